@@ -1,0 +1,77 @@
+# Forebay. `make help` lists the targets; `make demo` and `make test` need nothing done before.
+#
+#   CARGO_TARGET_DIR  may point at a target directory outside the clone (warm builds)
+#   BUNDLED=1         build RocksDB from source even where the system's library fits
+#   PREFIX, DESTDIR   for `make install`
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+.DELETE_ON_ERROR:
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+BUNDLED ?=
+BENCH_ARGS ?=
+INDEX_BENCH_ARGS ?=
+
+OUT := $(or $(CARGO_TARGET_DIR),target)/release
+# Chooses between the system's RocksDB and the bundled one when a recipe runs, not when this file
+# is read: `make deps` may install the library in between.
+ENV = source scripts/rocksdb-env.sh $(if $(BUNDLED),bundled) &&
+
+.PHONY: help deps test-deps build test lint fmt soak bench index-bench demo install uninstall clean env
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/\$$\$$/, "$$"); printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+deps: ## install what building and mounting need and is missing (Debian and Ubuntu)
+	@scripts/deps.sh build
+
+test-deps: ## install what the tests need and is missing
+	@scripts/deps.sh build test
+
+build: deps ## release build of the `forebay` binary
+	@$(ENV) $(CARGO) build --release --locked -p mount-tools
+	@echo "built $(OUT)/forebay"
+
+test: test-deps ## lint, unit tests and tests on real mounts
+	@$(ENV) CARGO=$(CARGO) scripts/test.sh
+
+lint: test-deps ## rustfmt, clippy with warnings denied, shell syntax
+	@$(ENV) CARGO=$(CARGO) scripts/lint.sh
+
+fmt: ## format the sources
+	$(CARGO) fmt --all
+
+soak: test-deps ## FOREBAY_CYCLES (200) kill -9 cycles and FOREBAY_OPS (200000) random operations
+	@$(ENV) CARGO=$(CARGO) scripts/soak.sh
+
+bench: deps ## the mount against the plain directory and a minimal FUSE file system
+	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench
+	@$(OUT)/forebay-bench $(BENCH_ARGS)
+
+index-bench: deps ## ten million extents in one file: memory, lookups, recovery
+	@$(ENV) $(CARGO) build --release --locked -p forebay-bench
+	@$(OUT)/index-bench $(INDEX_BENCH_ARGS)
+
+demo: deps ## a job writes one shared file through the mount; watch it drain; compare every byte
+	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench
+	@FOREBAY=$(OUT)/forebay WRITER=$(OUT)/strided-writer tests/demo/run.sh
+
+install: ## install below PREFIX (/usr/local), staged in DESTDIR
+	@test -x $(OUT)/forebay || $(MAKE) build
+	install -D -m 0755 $(OUT)/forebay $(DESTDIR)$(PREFIX)/bin/forebay
+	install -d $(DESTDIR)$(PREFIX)/share/doc/forebay
+	install -m 0644 README.md CHANGELOG.md LICENSE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/forebay/
+
+uninstall: ## remove what `make install` put below PREFIX
+	rm -f $(DESTDIR)$(PREFIX)/bin/forebay
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/forebay
+
+clean: ## remove build output
+	$(CARGO) clean
+
+env: ## print the variables for running cargo by hand: eval "$$(make -s env)"
+	@$(ENV) if [ -n "$${ROCKSDB_LIB_DIR:-}" ]; then \
+	    echo "export ROCKSDB_LIB_DIR=$$ROCKSDB_LIB_DIR"; else echo "unset ROCKSDB_LIB_DIR"; fi

@@ -1,0 +1,391 @@
+//! One file's way from the log into its canonical file.
+//!
+//! # Consistency
+//!
+//! The order is the rule: guard, snapshot, write, guard dropped, **sync**, `drained`.
+//! - The snapshot is taken under the stripe's canonical guard, and no other canonical writer has
+//!   the range until the write is done. So older bytes never land on newer ones.
+//! - `drained` names the newest record the snapshot contained. Bytes written to the log after
+//!   that stay undrained.
+//! - `drained` is told only after the canonical file was synced with the write in it: log space
+//!   is never given back for bytes that a power failure could still take.
+//!
+//! # Crash behaviour, step by step
+//!
+//! - Killed before or during [`File::apply_trim`]: the truncate is still pending; recovery trims
+//!   again.
+//! - Killed with some stripes written: recovery sees them undrained and writes them again, with
+//!   the same bytes or newer ones.
+//! - Killed after the sync, before `drained` is on disk: the same.
+//! - Killed after `drained`, before [`File::finish`]: recovery sees a file without undrained
+//!   bytes whose size and time are still owed; the next drain finishes it.
+//! - Killed inside `finish`: either the end of the life was recorded or it is done again.
+//!
+//! # Errors
+//!
+//! The first canonical error ends the pass (a full disk does not want a thousand more attempts)
+//! after what was written has been synced and recorded. A damaged stripe only takes itself out.
+//! Both stick to the file until a whole pass succeeds.
+
+use crate::engine::Shared;
+use crate::schedule::{Outcome, Scope};
+use crate::stripe::{self, Problem, Work};
+use crate::trouble::{self, Trouble};
+use layout_index::{ByteRange, DirtyStripe, DiskFile, Drained, File, Plan, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::task::JoinSet;
+
+/// Stripes listed at once.
+const WINDOW: usize = 1024;
+
+/// A pass that meets this many truncates at one stripe lets the next job try.
+const TRIMS: usize = 16;
+
+/// The runtime is going away; nothing is wrong with the file.
+struct Stopping;
+
+enum Halt {
+    Trouble(Trouble),
+    Stopping,
+}
+
+impl From<Stopping> for Halt {
+    fn from(_: Stopping) -> Self {
+        Halt::Stopping
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Stopping> {
+    match tokio::task::spawn_blocking(f).await {
+        Ok(value) => Ok(value),
+        Err(e) => match e.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Stopping),
+        },
+    }
+}
+
+struct Job {
+    shared: Arc<Shared>,
+    file: Arc<File>,
+    canonical: Arc<dyn DiskFile>,
+    name: Arc<str>,
+    /// Written, not yet synced.
+    written: Vec<Drained>,
+    bytes: u64,
+    synced: Instant,
+    damaged: Option<Trouble>,
+}
+
+/// Drains what `scope` allows and says how it went. Sets and clears the file's sticky error.
+pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> Outcome {
+    if file.is_clean() || file.is_unlinked() {
+        return Outcome::Clean;
+    }
+    let name = trouble::name_of(&file);
+    match attempt(&shared, &file, &name, scope).await {
+        Ok(Attempt::Clean) => Outcome::Clean,
+        Ok(Attempt::Dirty) => {
+            if scope == Scope::Everything {
+                file.clear_error();
+            }
+            Outcome::Dirty
+        }
+        Ok(Attempt::Damaged(trouble)) => {
+            trouble::stick(&file, &trouble);
+            Outcome::Damaged
+        }
+        Err(Halt::Trouble(trouble)) => {
+            trouble::stick(&file, &trouble);
+            if trouble.damaged {
+                Outcome::Damaged
+            } else {
+                Outcome::Failed
+            }
+        }
+        Err(Halt::Stopping) => Outcome::Stopped,
+    }
+}
+
+enum Attempt {
+    Clean,
+    Dirty,
+    Damaged(Trouble),
+}
+
+async fn attempt(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    name: &Arc<str>,
+    scope: Scope,
+) -> Result<Attempt, Halt> {
+    let opened = {
+        let (shared, file) = (shared.clone(), file.clone());
+        blocking(move || shared.canonicals.open(&file)).await?
+    };
+    let canonical = match opened {
+        Ok(Some(canonical)) => canonical,
+        Ok(None) => {
+            let (f, name) = (file.clone(), name.clone());
+            blocking(move || f.discard())
+                .await?
+                .map_err(|e| Halt::Trouble(trouble::store(&name, "dropping the data of", e)))?;
+            tracing::info!(file = %file.id(), name = %name, "the canonical file is gone: its undrained data was dropped");
+            shared.canonicals.finished(file.id());
+            return Ok(Attempt::Clean);
+        }
+        Err(source) => {
+            return Err(Halt::Trouble(trouble::canonical(name, "opening", &source)));
+        }
+    };
+    let mut job = Job {
+        shared: shared.clone(),
+        file: file.clone(),
+        canonical,
+        name: name.clone(),
+        written: Vec::new(),
+        bytes: 0,
+        synced: Instant::now(),
+        damaged: None,
+    };
+    job.trim().await?;
+    job.pass(Scope::FullStripes).await?;
+    if scope == Scope::Everything {
+        job.pass(Scope::Everything).await?;
+        if job.damaged.is_none() && job.finish().await? {
+            return Ok(Attempt::Clean);
+        }
+    }
+    Ok(match job.damaged {
+        Some(trouble) => Attempt::Damaged(trouble),
+        None => Attempt::Dirty,
+    })
+}
+
+impl Job {
+    async fn trim(&self) -> Result<(), Halt> {
+        let (file, canonical) = (self.file.clone(), self.canonical.clone());
+        blocking(move || file.apply_trim(&*canonical))
+            .await?
+            .map_err(|e| Halt::Trouble(trouble::store(&self.name, "truncating", e)))
+    }
+
+    async fn finish(&self) -> Result<bool, Halt> {
+        let (file, canonical) = (self.file.clone(), self.canonical.clone());
+        let clean = blocking(move || {
+            let clean = file.finish(&*canonical)?;
+            if clean {
+                file.clear_error();
+            }
+            Ok::<bool, StoreError>(clean)
+        })
+        .await?
+        .map_err(|e| Halt::Trouble(trouble::store(&self.name, "finishing", e)))?;
+        if clean {
+            self.shared.canonicals.finished(self.file.id());
+        }
+        Ok(clean)
+    }
+
+    /// Goes once over the file as large as it is now: a writer who appends faster than the drain
+    /// writes must not keep it from the stripes behind.
+    async fn pass(&mut self, scope: Scope) -> Result<(), Halt> {
+        let stripe = self.shared.settings.read().stripe;
+        let end = self.file.stat().map_or(0, |s| s.size);
+        let mut from = 0;
+        let mut running = JoinSet::new();
+        let mut halt = None;
+        while from < end && halt.is_none() {
+            let listed = {
+                let file = self.file.clone();
+                blocking(move || file.dirty_stripes(stripe, from, WINDOW)).await?
+            };
+            let stripes = match listed {
+                Ok(stripes) => stripes,
+                Err(StoreError::Clean) => break,
+                Err(e) => {
+                    let trouble = trouble::store(&self.name, "listing the stripes of", e);
+                    halt = Some(Halt::Trouble(trouble));
+                    break;
+                }
+            };
+            let Some(last) = stripes.last() else { break };
+            from = last.range.end;
+            for stripe in stripes {
+                if scope == Scope::FullStripes && !stripe.is_full() {
+                    continue;
+                }
+                if let Err(h) = self.one(stripe, &mut running).await {
+                    halt = Some(h);
+                    break;
+                }
+            }
+        }
+        while let Some(result) = running.join_next().await {
+            if let Err(h) = self.take(result) {
+                halt.get_or_insert(h);
+            }
+        }
+        let committed = self.commit().await;
+        match halt {
+            Some(halt) => Err(halt),
+            None => committed,
+        }
+    }
+
+    /// Sends one stripe on its way and collects those that have arrived.
+    async fn one(
+        &mut self,
+        stripe: DirtyStripe,
+        running: &mut JoinSet<Result<Option<Written>, Trouble>>,
+    ) -> Result<(), Halt> {
+        let wait = self.shared.throttle.take(stripe.bytes, Instant::now());
+        if !wait.is_zero() {
+            self.shared.sleep(wait).await;
+        }
+        if self.shared.stopping.load(Ordering::Relaxed) {
+            return Err(Halt::Stopping);
+        }
+        let permit = match self.shared.permits.clone().acquire_owned().await {
+            Ok(permit) => permit,
+            Err(_) => return Err(Halt::Stopping),
+        };
+        let (shared, file) = (self.shared.clone(), self.file.clone());
+        let (canonical, name) = (self.canonical.clone(), self.name.clone());
+        running.spawn_blocking(move || {
+            let _permit = permit;
+            move_stripe(&shared, &file, &*canonical, &name, stripe.range)
+        });
+        while let Some(result) = running.try_join_next() {
+            self.take(result)?;
+        }
+        let due = {
+            let settings = self.shared.settings.read();
+            self.bytes >= settings.sync_every || self.synced.elapsed() >= settings.sync_after
+        };
+        if due {
+            self.commit().await?;
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        result: Result<Result<Option<Written>, Trouble>, tokio::task::JoinError>,
+    ) -> Result<(), Halt> {
+        match result {
+            Ok(Ok(Some(written))) => {
+                self.bytes += written.bytes;
+                self.written.push(written.drained);
+                self.shared.meter.record(written.bytes, Instant::now());
+                Ok(())
+            }
+            Ok(Ok(None)) => Ok(()),
+            Ok(Err(trouble)) if trouble.damaged => {
+                self.damaged.get_or_insert(trouble);
+                Ok(())
+            }
+            Ok(Err(trouble)) => Err(Halt::Trouble(trouble)),
+            Err(e) => match e.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Halt::Stopping),
+            },
+        }
+    }
+
+    /// Syncs the canonical file, then lets the log forget what is in it. Writes still under way
+    /// are not in `written`, so the sync need not wait for them.
+    async fn commit(&mut self) -> Result<(), Halt> {
+        self.bytes = 0;
+        self.synced = Instant::now();
+        let done = std::mem::take(&mut self.written);
+        if done.is_empty() {
+            return Ok(());
+        }
+        let (shared, file) = (self.shared.clone(), self.file.clone());
+        let (canonical, name) = (self.canonical.clone(), self.name.clone());
+        blocking(move || {
+            canonical
+                .sync()
+                .map_err(|source| trouble::canonical(&name, "syncing", &source))?;
+            if shared.abandoned.load(Ordering::Acquire) {
+                // The store may be closed by now. What was written stays undrained, and safe.
+                return Ok(());
+            }
+            match file.drained(&done) {
+                // Discarded meanwhile: there is nothing left to forget.
+                Ok(()) | Err(StoreError::Clean) => Ok(()),
+                Err(e) => Err(trouble::store(&name, "recording the drain of", e)),
+            }
+        })
+        .await?
+        .map_err(Halt::Trouble)
+    }
+}
+
+struct Written {
+    drained: Drained,
+    bytes: u64,
+}
+
+/// Guard, snapshot, write. `None` when nothing in the range is undrained any more.
+fn move_stripe(
+    shared: &Shared,
+    file: &File,
+    canonical: &dyn DiskFile,
+    name: &str,
+    range: ByteRange,
+) -> Result<Option<Written>, Trouble> {
+    let verify = shared.settings.read().verify;
+    for _ in 0..TRIMS {
+        let guard = file.lock_canonical(range);
+        let moved = file
+            .snapshot(&guard)
+            .map_err(Problem::from)
+            .and_then(|snapshot| {
+                let work = Work::of(&snapshot.pieces);
+                if work.is_empty() {
+                    return Ok(None);
+                }
+                shared.buffers.with(|buffer| {
+                    stripe::write(
+                        snapshot.range,
+                        &work,
+                        canonical,
+                        buffer,
+                        verify,
+                        |run, buf| {
+                            let plan = Plan {
+                                range: run.range,
+                                size: run.range.end,
+                                pieces: snapshot.pieces[run.pieces.clone()].to_vec(),
+                            };
+                            file.read(&plan, buf, None)
+                        },
+                    )
+                })?;
+                Ok(Some(Written {
+                    drained: Drained {
+                        range: snapshot.range,
+                        upto: snapshot.upto,
+                    },
+                    bytes: work.bytes(),
+                }))
+            });
+        drop(guard);
+        match moved {
+            Ok(written) => return Ok(written),
+            Err(Problem::Store(StoreError::Clean)) => return Ok(None),
+            Err(Problem::TrimPending) => file
+                .apply_trim(canonical)
+                .map_err(|e| trouble::store(name, "truncating", e))?,
+            Err(problem) => return Err(trouble::stripe(name, range, problem)),
+        }
+    }
+    // Somebody truncates without end. The bytes are still undrained, and the next job looks.
+    Ok(None)
+}

@@ -1,0 +1,203 @@
+//! The dispatcher: takes the store's events and people's requests, and keeps as many files
+//! draining as the settings allow.
+//!
+//! The store's listener runs on the writer's thread, so it only drops a message into an unbounded
+//! channel (one per file and dirty life, one per last close). All blocking work happens on the
+//! runtime's blocking threads.
+
+use crate::Canonicals;
+use crate::drain;
+use crate::progress::Meter;
+use crate::schedule::{Facts, Outcome, Schedule, choose};
+use crate::settings::Settings;
+use crate::stripe::Buffers;
+use crate::throttle::Throttle;
+use layout_index::{Event, File, FileId, Store};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// How often the store's fill level is looked at while it is above the high watermark.
+const PRESSURE_TICK: Duration = Duration::from_millis(100);
+
+/// And otherwise: another process may fill the disk under the store, which is no event.
+const IDLE_TICK: Duration = Duration::from_secs(5);
+
+pub(crate) struct Shared {
+    pub store: Arc<Store>,
+    pub canonicals: Arc<dyn Canonicals>,
+    pub settings: RwLock<Settings>,
+    pub throttle: Throttle,
+    pub permits: Arc<Semaphore>,
+    pub buffers: Buffers,
+    pub meter: Meter,
+    pub schedule: Mutex<Schedule>,
+    /// Rings, with the schedule's lock, when a job has ended.
+    pub job_ended: Condvar,
+    /// Rings when the schedule was changed from outside.
+    pub kick: Notify,
+    pub stop: watch::Sender<bool>,
+    /// No new stripes.
+    pub stopping: AtomicBool,
+    /// Stopping took too long: whoever still runs must not touch the store any more.
+    pub abandoned: AtomicBool,
+}
+
+impl Shared {
+    /// Sleeps, but not through the end.
+    pub async fn sleep(&self, time: Duration) {
+        let mut stop = self.stop.subscribe();
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+    }
+
+    /// The files that the drain has to do with.
+    pub fn dirty_files(&self) -> Vec<Arc<File>> {
+        let mut files = self.store.dirty_files();
+        files.retain(|f| !f.is_unlinked() && !f.is_clean());
+        files
+    }
+
+    pub fn wake_all(&self) {
+        let now = Instant::now();
+        let files = self.dirty_files();
+        let mut schedule = self.schedule.lock();
+        for file in files {
+            schedule.wake(file.id(), now, now);
+        }
+        drop(schedule);
+        self.kick.notify_one();
+    }
+
+    pub fn request(&self, ids: impl IntoIterator<Item = FileId>) {
+        let now = Instant::now();
+        let mut schedule = self.schedule.lock();
+        for id in ids {
+            schedule.request(id, now);
+        }
+        drop(schedule);
+        self.kick.notify_one();
+    }
+
+    fn pressed(&self) -> bool {
+        let space = self.store.space();
+        space.used > space.high_watermark
+    }
+
+    fn note(&self, event: Event) {
+        let now = Instant::now();
+        match event {
+            Event::Dirty(id) => {
+                let batch = self.settings.read().batch;
+                self.schedule.lock().wake(id, now + batch, now);
+            }
+            Event::Closed(id) => self.schedule.lock().wake(id, now, now),
+            Event::Pressure => self.wake_all(),
+        }
+    }
+}
+
+pub(crate) async fn run(shared: Arc<Shared>, mut events: UnboundedReceiver<Event>) {
+    let mut stop = shared.stop.subscribe();
+    let mut jobs = JoinSet::new();
+    let mut listening = true;
+    shared.wake_all();
+    while !shared.stopping.load(Ordering::Acquire) {
+        let pressure = shared.pressed();
+        if pressure {
+            shared.wake_all();
+        }
+        let due = launch(&shared, &mut jobs, pressure);
+        let tick = if pressure { PRESSURE_TICK } else { IDLE_TICK };
+        let until = due.map_or(tick, |due| {
+            due.saturating_duration_since(Instant::now()).min(tick)
+        });
+        tokio::select! {
+            event = events.recv(), if listening => match event {
+                Some(event) => {
+                    shared.note(event);
+                    while let Ok(event) = events.try_recv() {
+                        shared.note(event);
+                    }
+                }
+                None => listening = false,
+            },
+            Some(ended) = jobs.join_next(), if !jobs.is_empty() => end(&shared, ended),
+            () = shared.kick.notified() => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+            () = tokio::time::sleep(until) => {}
+        }
+    }
+    while let Some(ended) = jobs.join_next().await {
+        end(&shared, ended);
+    }
+}
+
+type Ended = (FileId, Outcome);
+
+fn end(shared: &Shared, ended: Result<Ended, tokio::task::JoinError>) {
+    match ended {
+        Ok((id, outcome)) => {
+            let settings = shared.settings.read().clone();
+            let mut schedule = shared.schedule.lock();
+            schedule.finish(id, outcome, &settings, Instant::now());
+            shared.job_ended.notify_all();
+        }
+        Err(error) => tracing::error!(%error, "a drain job was lost"),
+    }
+}
+
+/// Starts jobs for files that are due; says when the next one is. `None` when all job slots are
+/// taken or nothing waits: an event will come.
+fn launch(shared: &Arc<Shared>, jobs: &mut JoinSet<Ended>, pressure: bool) -> Option<Instant> {
+    let (policy, linger, slots) = {
+        let settings = shared.settings.read();
+        (
+            settings.policy,
+            settings.linger,
+            settings.concurrency.max(1),
+        )
+    };
+    let now = Instant::now();
+    let mut schedule = shared.schedule.lock();
+    let mut running = schedule.running();
+    while running < slots {
+        let Some(id) = schedule.pop(now) else {
+            return schedule.next_due();
+        };
+        let file = shared.store.lookup(id);
+        let Some(file) = file.filter(|f| !f.is_clean() && !f.is_unlinked()) else {
+            schedule.forget(id);
+            shared.job_ended.notify_all();
+            continue;
+        };
+        let facts = Facts {
+            writers: file.writers(),
+            pressure,
+            ..schedule.facts(id, linger, now)
+        };
+        let Some(scope) = choose(policy, facts) else {
+            continue;
+        };
+        schedule.start(id, scope, now);
+        running += 1;
+        let shared = shared.clone();
+        jobs.spawn(async move {
+            // A task of its own, so that a panic is this file's failure and no one else's.
+            match tokio::spawn(drain::file(shared, file, scope)).await {
+                Ok(outcome) => (id, outcome),
+                Err(error) => {
+                    tracing::error!(file = %id, %error, "a drain job broke off");
+                    (id, Outcome::Failed)
+                }
+            }
+        });
+    }
+    None
+}

@@ -1,0 +1,307 @@
+//! The drain: moves undrained bytes from the node's log into the canonical files, in the
+//! background, with its own threads.
+//!
+//! ```text
+//! store events ─┐
+//! requests ─────┼─▶ schedule ─▶ one job per file ─▶ stripes ─▶ canonical, synced ─▶ log forgets
+//! pressure ─────┘    (when)       (drain.rs)       (stripe.rs)
+//! ```
+//!
+//! What it must never do: put older bytes over newer ones, let the log forget bytes before the
+//! canonical file is synced, or lose an error. `drain.rs` says how each is kept.
+//!
+//! # Policies
+//!
+//! `immediate` and `on-close` say when data moves by itself. `never` means: until somebody asks,
+//! or until the store is above its high watermark, which drains under every policy.
+//!
+//! # Stopping
+//!
+//! Stripes in flight finish and are synced and recorded; nothing new starts. If that takes too
+//! long (a hung PFS) they are abandoned: their bytes stay in the log as undrained, and the next
+//! mount drains them again.
+
+mod drain;
+mod engine;
+mod progress;
+mod retry;
+mod schedule;
+mod settings;
+mod stripe;
+mod throttle;
+mod trouble;
+
+pub use progress::{FileError, Progress};
+pub use settings::{Policy, Settings};
+
+use engine::Shared;
+use layout_index::{DiskFile, File, FileId, Store};
+use parking_lot::{Condvar, Mutex, RwLock};
+use progress::{Meter, Tally};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use throttle::Throttle;
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+
+/// Where the canonical files come from. Called on the drain's threads; may wait on the PFS.
+pub trait Canonicals: Send + Sync {
+    /// The canonical file, open for reading and writing as the file's owner. `None` when it is
+    /// gone for certain: its undrained data is dropped then.
+    fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>>;
+    /// The file is clean now: what was kept open for it may be closed.
+    fn finished(&self, id: FileId);
+}
+
+/// What to drain.
+#[derive(Clone, Debug)]
+pub enum Selection {
+    /// Every file that has undrained data, also those that get some while the handle is polled.
+    All,
+    Files(Vec<FileId>),
+}
+
+/// How a drain that somebody waited for ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Drained,
+    /// Time ran out, the waiter gave up, or the flusher was stopped.
+    StillDirty,
+    /// What is left keeps failing; it is tried again, but waiting is pointless for now.
+    Failed,
+}
+
+/// Runs until it is shut down; dropping it stops it without draining.
+pub struct Flusher {
+    shared: Arc<Shared>,
+    runtime: Mutex<Option<Runtime>>,
+    tally: Mutex<Tally>,
+}
+
+/// Stripes in flight get this long when the flusher stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+impl Flusher {
+    pub fn start(
+        store: Arc<Store>,
+        canonicals: Arc<dyn Canonicals>,
+        settings: Settings,
+    ) -> io::Result<Flusher> {
+        let now = Instant::now();
+        let concurrency = settings.concurrency.max(1);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            // Stripes are bounded by the permits; each file's job adds its open, sync and finish.
+            .max_blocking_threads(2 * concurrency + 4)
+            .thread_name("forebay-drain")
+            .enable_time()
+            .build()?;
+        let shared = Arc::new(Shared {
+            throttle: Throttle::new(settings.rate_limit, now),
+            permits: Arc::new(Semaphore::new(concurrency)),
+            buffers: Default::default(),
+            meter: Meter::new(now),
+            schedule: Default::default(),
+            job_ended: Condvar::new(),
+            kick: Notify::new(),
+            stop: watch::Sender::new(false),
+            stopping: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            settings: RwLock::new(settings),
+            store: store.clone(),
+            canonicals,
+        });
+        let (sender, events) = mpsc::unbounded_channel();
+        store.set_listener(Box::new(move |event| {
+            if sender.send(event).is_err() {
+                tracing::trace!(?event, "the drain has stopped: the store keeps the data");
+            }
+        }));
+        runtime.spawn(engine::run(shared.clone(), events));
+        Ok(Flusher {
+            shared,
+            runtime: Mutex::new(Some(runtime)),
+            tally: Mutex::default(),
+        })
+    }
+
+    pub fn settings(&self) -> Settings {
+        self.shared.settings.read().clone()
+    }
+
+    pub fn set_policy(&self, policy: Policy) {
+        self.shared.settings.write().policy = policy;
+        self.shared.wake_all();
+    }
+
+    pub fn set_rate_limit(&self, bytes_per_second: Option<u64>) {
+        self.shared.settings.write().rate_limit = bytes_per_second;
+        self.shared
+            .throttle
+            .set_rate(bytes_per_second, Instant::now());
+    }
+
+    /// Asks for a drain now, whatever the policy. The request stands until the files are clean,
+    /// also when the handle is dropped.
+    pub fn drain(&self, selection: Selection) -> DrainHandle {
+        let ids = match &selection {
+            Selection::All => self.shared.dirty_files().iter().map(|f| f.id()).collect(),
+            Selection::Files(ids) => ids.clone(),
+        };
+        self.shared.request(ids);
+        let handle = DrainHandle {
+            shared: self.shared.clone(),
+            selection,
+            tally: Mutex::default(),
+        };
+        handle.progress();
+        handle
+    }
+
+    /// The whole store.
+    pub fn progress(&self) -> Progress {
+        let mut tally = self.tally.lock();
+        let progress = look(&self.shared, &self.shared.dirty_files(), &mut tally);
+        if progress.files == 0 {
+            *tally = Tally::default();
+        }
+        progress
+    }
+
+    /// Drains everything first if told so, then stops. The verdict is about that drain.
+    pub fn shutdown(&self, drain: bool) -> Verdict {
+        let verdict = if drain {
+            self.drain(Selection::All).wait(None)
+        } else if self.shared.dirty_files().is_empty() {
+            Verdict::Drained
+        } else {
+            Verdict::StillDirty
+        };
+        self.stop();
+        verdict
+    }
+
+    fn stop(&self) {
+        let Some(runtime) = self.runtime.lock().take() else {
+            return;
+        };
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stop.send_replace(true);
+        self.shared.kick.notify_one();
+        let deadline = Instant::now() + STOP_PATIENCE;
+        let mut schedule = self.shared.schedule.lock();
+        while schedule.running() > 0 {
+            let timeout = self.shared.job_ended.wait_until(&mut schedule, deadline);
+            if timeout.timed_out() {
+                self.shared.abandoned.store(true, Ordering::Release);
+                tracing::warn!(
+                    files = schedule.running(),
+                    "the drain did not stop in time: what it was writing stays in the store"
+                );
+                break;
+            }
+        }
+        drop(schedule);
+        self.shared.permits.close();
+        runtime.shutdown_background();
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A drain that was asked for.
+pub struct DrainHandle {
+    shared: Arc<Shared>,
+    selection: Selection,
+    tally: Mutex<Tally>,
+}
+
+impl DrainHandle {
+    fn remaining(&self) -> Vec<Arc<File>> {
+        match &self.selection {
+            Selection::All => self.shared.dirty_files(),
+            Selection::Files(ids) => ids
+                .iter()
+                .filter_map(|id| self.shared.store.lookup(*id))
+                .filter(|f| !f.is_clean() && !f.is_unlinked())
+                .collect(),
+        }
+    }
+
+    pub fn progress(&self) -> Progress {
+        look(&self.shared, &self.remaining(), &mut self.tally.lock())
+    }
+
+    pub fn wait(&self, deadline: Option<Instant>) -> Verdict {
+        self.wait_with(deadline, |_| true)
+    }
+
+    /// Calls `watch` about ten times a second until the drain ends or `watch` returns false.
+    pub fn wait_with(
+        &self,
+        deadline: Option<Instant>,
+        mut watch: impl FnMut(&Progress) -> bool,
+    ) -> Verdict {
+        loop {
+            let left = self.remaining();
+            let progress = look(&self.shared, &left, &mut self.tally.lock());
+            let go_on = watch(&progress);
+            if left.is_empty() {
+                return Verdict::Drained;
+            }
+            let now = Instant::now();
+            if !go_on
+                || deadline.is_some_and(|d| now >= d)
+                || self.shared.stopping.load(Ordering::Acquire)
+            {
+                return Verdict::StillDirty;
+            }
+            let unasked: Vec<FileId> = {
+                let schedule = self.shared.schedule.lock();
+                if left.iter().all(|f| schedule.given_up(f.id())) {
+                    return Verdict::Failed;
+                }
+                let ids = left.iter().map(|f| f.id());
+                ids.filter(|id| !schedule.is_requested(*id)).collect()
+            };
+            if !unasked.is_empty() {
+                self.shared.request(unasked);
+            }
+            let next = now + Duration::from_millis(100);
+            let mut schedule = self.shared.schedule.lock();
+            // Timed out or rung: either way the next round looks at everything again.
+            self.shared
+                .job_ended
+                .wait_until(&mut schedule, deadline.map_or(next, |d| d.min(next)));
+        }
+    }
+}
+
+fn look(shared: &Shared, files: &[Arc<File>], tally: &mut Tally) -> Progress {
+    let remaining: u64 = files
+        .iter()
+        .filter_map(|f| f.stat())
+        .map(|s| s.undrained)
+        .sum();
+    let (total, done) = tally.update(remaining);
+    let rate = shared.meter.rate(Instant::now());
+    Progress {
+        total,
+        done,
+        files: files.len(),
+        rate,
+        eta: progress::eta(remaining, rate),
+        active: shared.schedule.lock().active(),
+        errors: files
+            .iter()
+            .filter_map(|f| Some((f.id(), f.error()?)))
+            .map(|(id, error)| FileError { id, error })
+            .collect(),
+    }
+}

@@ -1,0 +1,241 @@
+//! Which file is drained when, and how much of it. No I/O, no clock of its own: the engine feeds
+//! events and the time, and tests do too.
+//!
+//! A file has at most one job at a time. What happens to it meanwhile is remembered (`again`), so
+//! that no event is lost between a job's last look at the file and its end.
+//!
+//! Nothing here is durable: after a crash the store's dirty files are the schedule.
+
+use crate::retry::backoff;
+use crate::settings::{Policy, Settings};
+use layout_index::FileId;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+mod tests;
+
+/// After this many failures in a row a drain that somebody waits for counts as failed. The file
+/// is tried again all the same.
+const PATIENCE: u32 = 3;
+
+/// How much of a file a job may touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Stripes that are dirty from end to end: they will not get better by waiting.
+    FullStripes,
+    /// Everything, and then the end of the dirty life.
+    Everything,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Facts {
+    pub writers: usize,
+    /// Somebody asked for this file.
+    pub requested: bool,
+    /// The store is above its high watermark.
+    pub pressure: bool,
+    /// Partial stripes have waited long enough for more bytes.
+    pub lingered: bool,
+}
+
+/// `None`: not now; an event will come.
+pub(crate) fn choose(policy: Policy, facts: Facts) -> Option<Scope> {
+    if facts.requested || facts.pressure {
+        return Some(Scope::Everything);
+    }
+    match policy {
+        Policy::Never => None,
+        _ if facts.writers == 0 => Some(Scope::Everything),
+        Policy::OnClose => None,
+        Policy::Immediate if facts.lingered => Some(Scope::Everything),
+        Policy::Immediate => Some(Scope::FullStripes),
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing of the file is undrained, or nothing of it is the drain's business.
+    Clean,
+    /// All went well, and there is more.
+    Dirty,
+    /// Damaged stripes stay where they are; the rest went well.
+    Damaged,
+    /// Something failed that may work later.
+    Failed,
+    /// The flusher is stopping.
+    Stopped,
+}
+
+#[derive(Debug)]
+struct Entry {
+    due: Option<Instant>,
+    running: bool,
+    again: bool,
+    requested: bool,
+    failures: u32,
+    damaged: bool,
+    /// When its partial stripes were last drained, or the entry made.
+    swept: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    entries: HashMap<FileId, Entry>,
+    queue: BTreeSet<(Instant, FileId)>,
+}
+
+impl Schedule {
+    fn entry(&mut self, id: FileId, now: Instant) -> &mut Entry {
+        self.entries.entry(id).or_insert(Entry {
+            due: None,
+            running: false,
+            again: false,
+            requested: false,
+            failures: 0,
+            damaged: false,
+            swept: now,
+        })
+    }
+
+    fn set_due(&mut self, id: FileId, due: Option<Instant>) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        if let Some(old) = std::mem::replace(&mut entry.due, due) {
+            self.queue.remove(&(old, id));
+        }
+        if let Some(new) = due {
+            self.queue.insert((new, id));
+        }
+    }
+
+    /// Something happened to the file: look at it at `at`, or earlier if that is planned. A file
+    /// that failed keeps its pause.
+    pub fn wake(&mut self, id: FileId, at: Instant, now: Instant) {
+        let entry = self.entry(id, now);
+        if entry.running {
+            entry.again = true;
+        } else if entry.failures == 0 || entry.due.is_none() {
+            let at = entry.due.map_or(at, |due| due.min(at));
+            self.set_due(id, Some(at));
+        }
+    }
+
+    /// Somebody wants this file drained: now, whatever the policy and the pauses say.
+    pub fn request(&mut self, id: FileId, now: Instant) {
+        let entry = self.entry(id, now);
+        entry.requested = true;
+        entry.failures = 0;
+        entry.damaged = false;
+        if entry.running {
+            entry.again = true;
+        } else {
+            self.set_due(id, Some(now));
+        }
+    }
+
+    pub fn is_requested(&self, id: FileId) -> bool {
+        self.entries.get(&id).is_some_and(|e| e.requested)
+    }
+
+    /// The next file that is due; it has no due time afterwards.
+    pub fn pop(&mut self, now: Instant) -> Option<FileId> {
+        let (due, id) = *self.queue.first()?;
+        if due > now {
+            return None;
+        }
+        self.set_due(id, None);
+        Some(id)
+    }
+
+    pub fn next_due(&self) -> Option<Instant> {
+        self.queue.first().map(|(due, _)| *due)
+    }
+
+    pub fn facts(&self, id: FileId, linger: Duration, now: Instant) -> Facts {
+        let entry = self.entries.get(&id);
+        Facts {
+            requested: entry.is_some_and(|e| e.requested),
+            lingered: entry.is_some_and(|e| now.saturating_duration_since(e.swept) >= linger),
+            ..Facts::default()
+        }
+    }
+
+    pub fn start(&mut self, id: FileId, scope: Scope, now: Instant) {
+        let entry = self.entry(id, now);
+        entry.running = true;
+        entry.again = false;
+        if scope == Scope::Everything {
+            entry.swept = now;
+        }
+    }
+
+    pub fn forget(&mut self, id: FileId) {
+        self.set_due(id, None);
+        self.entries.remove(&id);
+    }
+
+    pub fn finish(&mut self, id: FileId, outcome: Outcome, settings: &Settings, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.running = false;
+        let again = std::mem::take(&mut entry.again);
+        let due = match outcome {
+            Outcome::Clean if !again => {
+                self.forget(id);
+                return;
+            }
+            Outcome::Clean => {
+                // A new life began while the old one ended; nobody has asked for that one yet.
+                entry.requested = false;
+                entry.failures = 0;
+                now + settings.batch
+            }
+            Outcome::Dirty => {
+                entry.failures = 0;
+                entry.damaged = false;
+                now + settings.batch
+            }
+            Outcome::Damaged => {
+                entry.failures = 0;
+                entry.damaged = true;
+                now + if again {
+                    settings.batch
+                } else {
+                    settings.retry_max
+                }
+            }
+            Outcome::Failed => {
+                entry.failures = entry.failures.saturating_add(1);
+                now + backoff(settings.retry_min, settings.retry_max, entry.failures)
+            }
+            Outcome::Stopped => return,
+        };
+        self.set_due(id, Some(due));
+    }
+
+    pub fn running(&self) -> usize {
+        self.entries.values().filter(|e| e.running).count()
+    }
+
+    pub fn active(&self) -> Vec<FileId> {
+        let mut ids: Vec<FileId> = self
+            .entries
+            .iter()
+            .filter(|(_, e)| e.running)
+            .map(|(id, _)| *id)
+            .collect();
+        ids.sort();
+        ids
+    }
+
+    /// Waiting for this file is pointless for now.
+    pub fn given_up(&self, id: FileId) -> bool {
+        self.entries
+            .get(&id)
+            .is_some_and(|e| !e.running && (e.damaged || e.failures >= PATIENCE))
+    }
+}

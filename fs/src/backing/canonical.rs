@@ -1,0 +1,272 @@
+//! Canonical files: opened and written as a user, and found again without a mount.
+//!
+//! The drain and recovery know a file by its identity. They look for it by handle, then at the
+//! path it had, then everywhere; whatever they find must be a regular file with that very
+//! identity before it is opened. "Gone" is only said when it is certain, because the data is
+//! dropped on that word: a directory that could not be read is an error, not an absence.
+
+use super::creds::{self, Creds, Guard};
+use super::identity::{self, Identified};
+use super::{Backing, dirent, sys};
+use crate::types::RESERVED_NAME;
+use layout_index::{DiskFile, FileId, Intro, RealFile};
+use std::ffi::CString;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// A canonical file whose changes are made with a user's identity: quotas and reserved blocks
+/// count against that user, and nothing is written that the user could not write.
+#[derive(Debug)]
+pub struct AsUser {
+    file: RealFile,
+    creds: Creds,
+    keep: u64,
+}
+
+impl AsUser {
+    /// For a caller's own writes: setuid and setgid bits fall as on any write.
+    pub fn caller(fd: OwnedFd, creds: Creds) -> Self {
+        Self {
+            file: fd.into(),
+            creds,
+            keep: 0,
+        }
+    }
+
+    /// For the drain. The bits fell when the data was absorbed; if they were set again since,
+    /// they are meant.
+    pub fn drain(fd: OwnedFd, creds: Creds) -> Self {
+        Self {
+            file: fd.into(),
+            creds,
+            keep: creds::CAP_FSETID,
+        }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.0.as_fd()
+    }
+
+    /// Data and attributes, unlike `DiskFile::sync`.
+    pub fn sync_all(&self) -> io::Result<()> {
+        self.file.0.sync_all()
+    }
+
+    fn enter(&self) -> io::Result<Guard> {
+        self.creds.enter_keeping(self.keep)
+    }
+}
+
+impl DiskFile for AsUser {
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let _as_user = self.enter()?;
+        self.file.write_at(bufs, offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let _as_user = self.enter()?;
+        self.file.set_len(len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+        let _as_user = self.enter()?;
+        self.file.allocate(mode, offset, len)
+    }
+
+    fn set_mtime(&self, mtime: u64) -> io::Result<()> {
+        match self.enter().and_then(|_as_user| self.file.set_mtime(mtime)) {
+            // The owner changed since it was opened; the time is still the file's.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => self.file.set_mtime(mtime),
+            other => other,
+        }
+    }
+}
+
+impl Backing {
+    /// Finds and opens the canonical file of `id` for the drain; `None` when it is certainly gone.
+    pub fn open_canonical(
+        &self,
+        id: FileId,
+        intro: &Intro,
+    ) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        let found = match self.by_handle(id, &intro.handle)? {
+            ByHandle::Found(fd) => Some(fd),
+            ByHandle::Gone => return Ok(None),
+            ByHandle::Unknown => match self.by_path(id, &intro.path)? {
+                Some(fd) => Some(fd),
+                None => self.by_scan(id)?,
+            },
+        };
+        found.map(|fd| open_as_owner(fd.as_fd())).transpose()
+    }
+
+    fn by_handle(&self, id: FileId, handle: &[u8]) -> io::Result<ByHandle> {
+        let (Some(mount), Some((kind, bytes))) = (&self.mount, identity::decode(handle)) else {
+            return Ok(ByHandle::Unknown);
+        };
+        if !creds::switches() {
+            return Ok(ByHandle::Unknown);
+        }
+        match sys::open_handle(mount.as_fd(), kind, bytes, libc::O_PATH | libc::O_NOFOLLOW) {
+            Ok(fd) if is_it(fd.as_fd(), id)? => Ok(ByHandle::Found(fd)),
+            Ok(_) => Ok(ByHandle::Unknown),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::ESTALE) => Ok(ByHandle::Gone),
+                // No capability, no handles here, or a handle of another kind of file system.
+                Some(libc::EPERM | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT) => {
+                    Ok(ByHandle::Unknown)
+                }
+                _ => Err(e),
+            },
+        }
+    }
+
+    fn by_path(&self, id: FileId, path: &[u8]) -> io::Result<Option<OwnedFd>> {
+        if path.is_empty() {
+            return Ok(None);
+        }
+        let mut at: Option<OwnedFd> = None;
+        for part in path.split(|b| *b == b'/') {
+            let Ok(name) = CString::new(part) else {
+                return Ok(None);
+            };
+            let dir = at.as_ref().map_or(self.root(), |fd| fd.as_fd());
+            at = match sys::open_path(dir, &name) {
+                Ok(fd) => Some(fd),
+                // A hint that leads nowhere is no error; the scan decides.
+                Err(_) => return Ok(None),
+            };
+        }
+        match at {
+            Some(fd) if is_it(fd.as_fd(), id)? => Ok(Some(fd)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Looks at every directory of the backing, depth first: one descriptor for each level.
+    fn by_scan(&self, id: FileId) -> io::Result<Option<OwnedFd>> {
+        let root = sys::reopen(self.root(), libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let mut levels = vec![];
+        match list(id, root)? {
+            Listed::Found(fd) => return Ok(Some(fd)),
+            Listed::Level(level) => levels.push(level),
+        }
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.subdirs.pop() else {
+                levels.pop();
+                continue;
+            };
+            let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+            let dir = match sys::open_beneath(level.dir.as_fd(), &name, flags, 0) {
+                Ok(dir) => dir,
+                Err(e) if passed_over(&e) => continue,
+                Err(e) => return Err(e),
+            };
+            match list(id, dir)? {
+                Listed::Found(fd) => return Ok(Some(fd)),
+                Listed::Level(level) => levels.push(level),
+            }
+        }
+        Ok(None)
+    }
+}
+
+struct Level {
+    dir: OwnedFd,
+    subdirs: Vec<CString>,
+}
+
+enum Listed {
+    Found(OwnedFd),
+    Level(Level),
+}
+
+/// Removed meanwhile, or another file system is mounted there.
+fn passed_over(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::ENOENT | libc::EXDEV | libc::ENOTDIR | libc::ELOOP)
+    )
+}
+
+/// Reads one directory to its end, unless the file is in it.
+fn list(id: FileId, dir: OwnedFd) -> io::Result<Listed> {
+    let mut subdirs = vec![];
+    let mut buf = vec![0u8; 32 << 10];
+    loop {
+        let n = sys::getdents(dir.as_fd(), &mut buf)?;
+        if n == 0 {
+            return Ok(Listed::Level(Level { dir, subdirs }));
+        }
+        let mut rest = &buf[..n];
+        while let Some((entry, len)) = dirent::parse_dirent(rest) {
+            rest = &rest[len..];
+            let name = entry.name.to_bytes();
+            if matches!(name, b"." | b"..") || name == RESERVED_NAME {
+                continue;
+            }
+            if entry.kind == libc::DT_DIR {
+                subdirs.push(entry.name);
+            } else if entry.ino == id.ino || entry.kind == libc::DT_UNKNOWN {
+                let fd = match sys::open_path(dir.as_fd(), &entry.name) {
+                    Ok(fd) => fd,
+                    Err(e) if passed_over(&e) => continue,
+                    Err(e) => return Err(e),
+                };
+                let it = identity::identify(fd.as_fd())?;
+                if it.stat.is_dir() {
+                    subdirs.push(entry.name);
+                } else if it.stat.is_file() && it.id == id {
+                    return Ok(Listed::Found(fd));
+                }
+            }
+        }
+    }
+}
+
+enum ByHandle {
+    Found(OwnedFd),
+    Gone,
+    Unknown,
+}
+
+fn is_it(fd: BorrowedFd<'_>, id: FileId) -> io::Result<bool> {
+    let Identified { stat, id: found } = identity::identify(fd)?;
+    Ok(stat.is_file() && found == id)
+}
+
+/// Opens what `fd` stands for, a regular file, for reading and writing as its owner. Where the
+/// mode keeps even the owner out (the data was accepted through an earlier open), the daemon's
+/// own rights open it; writing is done as the owner in any case.
+pub fn open_as_owner(fd: BorrowedFd<'_>) -> io::Result<Arc<dyn DiskFile>> {
+    let stat = sys::stat(fd)?;
+    if !stat.is_file() {
+        return Err(io::Error::other("the canonical file is not a regular file"));
+    }
+    let owner = Creds::owner(stat.uid, stat.gid);
+    let opened = {
+        let _as_owner = owner.enter()?;
+        sys::reopen(fd, libc::O_RDWR)
+    };
+    let file = match opened {
+        Err(e) if e.raw_os_error() == Some(libc::EACCES) => sys::reopen(fd, libc::O_RDWR)?,
+        other => other?,
+    };
+    Ok(Arc::new(AsUser::drain(file, owner)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use super::*;
+use layout_index::Timestamp;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+struct Tree {
+    dir: tempfile::TempDir,
+    backing: Backing,
+}
+
+fn tree() -> Tree {
+    let dir = tempfile::tempdir().unwrap();
+    let backing = Backing::open(dir.path()).unwrap();
+    Tree { dir, backing }
+}
+
+impl Tree {
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn make(&self, name: &str, content: &str) -> (FileId, Intro) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        describe(&path, name)
+    }
+}
+
+fn describe(path: &Path, name: &str) -> (FileId, Intro) {
+    let file = std::fs::File::open(path).unwrap();
+    let it = identity::identify(file.as_fd()).unwrap();
+    let intro = Intro {
+        size: it.stat.size,
+        mtime: Timestamp(it.stat.mtime.as_nanos()),
+        uid: it.stat.uid,
+        gid: it.stat.gid,
+        handle: identity::handle(file.as_fd()),
+        path: name.into(),
+    };
+    (it.id, intro)
+}
+
+fn content(file: Option<Arc<dyn DiskFile>>) -> Option<String> {
+    let file = file?;
+    let mut buf = [0u8; 32];
+    let n = file.read_at(&mut buf, 0).unwrap();
+    Some(String::from_utf8_lossy(&buf[..n]).into_owned())
+}
+
+#[test]
+fn a_file_is_found_by_handle_path_and_scan() {
+    let t = tree();
+    let (id, mut intro) = t.make("d/e/file", "hello");
+    let find = |intro: &Intro| content(t.backing.open_canonical(id, intro).unwrap());
+    assert_eq!(find(&intro).as_deref(), Some("hello"));
+    intro.handle.clear();
+    assert_eq!(find(&intro).as_deref(), Some("hello"));
+    std::fs::rename(t.path("d/e/file"), t.path("moved")).unwrap();
+    assert_eq!(find(&intro).as_deref(), Some("hello"));
+}
+
+#[test]
+fn another_file_at_the_path_is_not_it() {
+    let t = tree();
+    let (id, mut intro) = t.make("file", "old");
+    std::fs::rename(t.path("file"), t.path("elsewhere")).unwrap();
+    t.make("file", "new");
+    intro.handle.clear();
+    let found = t.backing.open_canonical(id, &intro).unwrap();
+    assert_eq!(content(found).as_deref(), Some("old"));
+}
+
+#[test]
+fn a_removed_file_is_gone() {
+    let t = tree();
+    let (id, mut intro) = t.make("file", "x");
+    std::fs::remove_file(t.path("file")).unwrap();
+    assert!(t.backing.open_canonical(id, &intro).unwrap().is_none());
+    intro.handle.clear();
+    assert!(t.backing.open_canonical(id, &intro).unwrap().is_none());
+}
+
+#[test]
+fn a_path_through_a_link_is_not_taken() {
+    let t = tree();
+    let (id, mut intro) = t.make("real/file", "x");
+    std::os::unix::fs::symlink("real", t.path("link")).unwrap();
+    intro.path = b"link/file".to_vec();
+    assert!(t.backing.by_path(id, &intro.path).unwrap().is_none());
+    intro.path = b"real/../real/file".to_vec();
+    assert!(t.backing.by_path(id, b"../x").unwrap().is_none());
+}
+
+#[test]
+fn fifos_are_never_opened() {
+    let t = tree();
+    let path = t.path("fifo");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let fd = sys::open_path(t.backing.root(), c"fifo").unwrap();
+    let it = identity::identify(fd.as_fd()).unwrap();
+    let intro = Intro {
+        size: 0,
+        mtime: Timestamp(0),
+        uid: 0,
+        gid: 0,
+        handle: identity::handle(fd.as_fd()),
+        path: b"fifo".to_vec(),
+    };
+    // Would block for ever if it were opened.
+    assert!(t.backing.open_canonical(it.id, &intro).unwrap().is_none());
+    assert!(open_as_owner(fd.as_fd()).is_err());
+}
+
+#[test]
+fn the_owner_writes_even_a_read_only_file() {
+    let t = tree();
+    let (id, intro) = t.make("file", "hello");
+    std::fs::set_permissions(t.path("file"), PermissionsExt::from_mode(0o400)).unwrap();
+    if !creds::switches() {
+        return;
+    }
+    std::fs::set_permissions(t.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(t.path("file"), Some(1234), Some(1234)).unwrap();
+    let file = t.backing.open_canonical(id, &intro).unwrap().unwrap();
+    file.write_at(&[IoSlice::new(b"J")], 0).unwrap();
+    file.set_mtime(5_000_000_000).unwrap();
+    assert_eq!(std::fs::read(t.path("file")).unwrap(), b"Jello");
+}
+
+#[test]
+fn the_drain_keeps_setuid_and_the_caller_does_not() {
+    if !creds::switches() {
+        return;
+    }
+    let t = tree();
+    std::fs::set_permissions(t.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (id, intro) = t.make("file", "hello");
+    let path = t.path("file");
+    let suid = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o4000 != 0;
+    std::os::unix::fs::chown(&path, Some(1234), Some(1234)).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o4755)).unwrap();
+    let drain = t.backing.open_canonical(id, &intro).unwrap().unwrap();
+    drain.write_at(&[IoSlice::new(b"x")], 0).unwrap();
+    assert!(suid());
+    let fd = std::fs::File::options().write(true).open(&path).unwrap();
+    let caller = AsUser::caller(fd.into(), Creds::owner(1234, 1234));
+    caller.write_at(&[IoSlice::new(b"x")], 0).unwrap();
+    assert!(!suid());
+}

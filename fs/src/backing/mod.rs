@@ -1,0 +1,102 @@
+//! The backing: the directory of the parallel file system that is overlaid.
+//!
+//! Its root is opened before anything is mounted over it and everything else is reached from
+//! there, one component at a time, beneath it, through no links and on no other mount. FIFOs and
+//! devices are only ever looked at with `O_PATH`; they are never opened.
+
+pub mod canonical;
+pub mod creds;
+pub mod dirent;
+pub mod identity;
+pub mod sys;
+
+pub use canonical::AsUser;
+pub use creds::Creds;
+
+use crate::types::StatFs;
+use identity::Identified;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A held root of the backing.
+#[derive(Debug)]
+pub struct Backing {
+    root: OwnedFd,
+    /// For opening by handle, which takes no `O_PATH` descriptor; absent where the daemon may not
+    /// read the root.
+    mount: Option<OwnedFd>,
+    dev: u64,
+    identity: Identified,
+    path: PathBuf,
+}
+
+impl Backing {
+    /// Holds `path`, which may be mounted over afterwards.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let path = path.canonicalize()?;
+        let open = |flags| {
+            File::options()
+                .read(true)
+                .custom_flags(flags | libc::O_DIRECTORY)
+                .open(&path)
+                .map(OwnedFd::from)
+        };
+        let root = open(libc::O_PATH)?;
+        let identity = identity::identify(root.as_fd())?;
+        let mount = match open(0) {
+            Ok(fd) => Some(fd),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
+            Err(e) => return Err(e),
+        };
+        Ok(Self {
+            dev: identity.stat.dev,
+            root,
+            mount,
+            identity,
+            path,
+        })
+    }
+
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    pub fn root_identity(&self) -> Identified {
+        self.identity
+    }
+
+    /// One file system only: inode numbers are unique on it.
+    pub fn is_here(&self, dev: u64) -> bool {
+        self.dev == dev
+    }
+
+    /// Where the backing was when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn statfs(&self) -> io::Result<StatFs> {
+        sys::statfs(self.root())
+    }
+
+    /// The path of `fd` below the root, or `None` when it has no name there any more.
+    pub fn relative_path(&self, fd: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
+        if sys::stat(fd)?.nlink == 0 {
+            return Ok(None);
+        }
+        let root = sys::path_of(self.root())?;
+        let path = sys::path_of(fd)?;
+        Ok(strip_root(&root, &path).map(|p| PathBuf::from(std::ffi::OsString::from_vec(p))))
+    }
+}
+
+fn strip_root(root: &[u8], path: &[u8]) -> Option<Vec<u8>> {
+    let path = Path::new(std::ffi::OsStr::from_bytes(path));
+    let root = Path::new(std::ffi::OsStr::from_bytes(root));
+    let rest = path.strip_prefix(root).ok()?;
+    Some(rest.as_os_str().as_bytes().to_vec())
+}

@@ -1,0 +1,108 @@
+//! The one place where an error becomes the number that a system call returns.
+
+use layout_index::StoreError;
+use std::io;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// The backing's own answer: handed through as it is.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The store could not do its part.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An internal name or attribute was to be made, changed or removed.
+    #[error("the name is reserved for Forebay's own use")]
+    Reserved,
+    /// The name does not exist, or is hidden.
+    #[error("no such entry")]
+    NotFound,
+    #[error("no such attribute")]
+    NoAttribute,
+    /// A node number the kernel should not know any more.
+    #[error("node {0} is not known")]
+    Stale(u64),
+    /// A handle number that was never given out, or was released.
+    #[error("handle {0} is not open for this")]
+    BadHandle(u64),
+    /// The entry is on another file system than the backing's root.
+    #[error("the entry is on another file system")]
+    OtherDevice,
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// Past the last data or hole.
+    #[error("nothing there")]
+    NoData,
+    #[error("the directory is not for that")]
+    IsDirectory,
+    #[error("not supported")]
+    Unsupported,
+    /// The drain failed earlier; told once, at fsync or close.
+    #[error("the drain of this file failed: {message}")]
+    Drain { errno: i32, message: String },
+}
+
+impl FsError {
+    pub fn errno(&self) -> i32 {
+        match self {
+            FsError::Io(e) => io_errno(e),
+            FsError::Store(e) => store_errno(e),
+            FsError::Reserved => libc::EPERM,
+            FsError::NotFound => libc::ENOENT,
+            FsError::NoAttribute => libc::ENODATA,
+            FsError::Stale(_) => libc::ESTALE,
+            FsError::BadHandle(_) => libc::EBADF,
+            FsError::OtherDevice => libc::EXDEV,
+            FsError::Invalid(_) => libc::EINVAL,
+            FsError::NoData => libc::ENXIO,
+            FsError::IsDirectory => libc::EISDIR,
+            FsError::Unsupported => libc::EOPNOTSUPP,
+            FsError::Drain { errno, .. } => *errno,
+        }
+    }
+
+    /// Something is wrong with the node itself, not with what was asked: worth a line in the log.
+    pub fn is_fault(&self) -> bool {
+        match self {
+            // The store's disk or the backing; only a broken one is news.
+            FsError::Store(StoreError::Io { source, .. }) => io_errno(source) == libc::EIO,
+            FsError::Store(StoreError::Full | StoreError::Busy) => false,
+            FsError::Store(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<nix::errno::Errno> for FsError {
+    fn from(e: nix::errno::Errno) -> Self {
+        FsError::Io(e.into())
+    }
+}
+
+fn io_errno(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(match e.kind() {
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::StorageFull | io::ErrorKind::WriteZero => libc::ENOSPC,
+        _ => libc::EIO,
+    })
+}
+
+fn store_errno(e: &StoreError) -> i32 {
+    match e {
+        // The callers write through instead; if they cannot, the node has no room.
+        StoreError::Full => libc::ENOSPC,
+        StoreError::Busy => libc::EAGAIN,
+        StoreError::Io { source, .. } => io_errno(source),
+        StoreError::Clean
+        | StoreError::TrimPending
+        | StoreError::Failed { .. }
+        | StoreError::Checksum { .. }
+        | StoreError::Index(_)
+        | StoreError::Unusable(_) => libc::EIO,
+    }
+}
+
+pub type Result<T, E = FsError> = std::result::Result<T, E>;

@@ -1,0 +1,572 @@
+//! One method for each FUSE request: unpack, call, reply.
+
+use super::convert::{decode_dev, file_attr, file_type, nameless, set_time};
+use super::reply::{reply_attr, reply_empty, reply_entry, reply_xattr};
+use super::{Adapter, backing_id, caller, errno};
+use crate::ops::{Opened, Registrar};
+use crate::types::SetAttr;
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
+    Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+const DIRECT: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+thread_local! {
+    /// An event loop's read buffer: one for each, so a read does not allocate.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.configure(config);
+        Ok(())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.pool(move |fs| {
+            let found = fs.lookup(&caller, parent.0, &name);
+            reply_entry(fs, reply, "lookup", found);
+        });
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        if let Some(gone) = self.overlay.forget(ino.0, nlookup) {
+            self.pool(move |fs| fs.drop_unreachable(gone));
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.pool(move |fs| reply_attr(fs, reply, "getattr", fs.getattr(ino.0)));
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let caller = caller(req);
+        let set = SetAttr {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        self.pool(move |fs| {
+            let attr = fs.setattr(&caller, ino.0, fh.map(|fh| fh.0), &set);
+            reply_attr(fs, reply, "setattr", attr);
+        });
+    }
+
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        let caller = caller(req);
+        self.pool(move |fs| match fs.readlink(&caller, ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno("readlink", ino.0, &e)),
+        });
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.pool(move |fs| {
+            let made = fs.mknod(&caller, parent.0, &name, mode, umask, decode_dev(rdev));
+            reply_entry(fs, reply, "mknod", made);
+        });
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.pool(move |fs| {
+            let made = fs.mkdir(&caller, parent.0, &name, mode, umask);
+            reply_entry(fs, reply, "mkdir", made);
+        });
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.pool(move |fs| {
+            reply_empty(reply, "unlink", parent, fs.unlink(&caller, parent.0, &name));
+        });
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.pool(move |fs| {
+            reply_empty(reply, "rmdir", parent, fs.rmdir(&caller, parent.0, &name));
+        });
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(req), link_name.to_owned());
+        let target = target.as_os_str().as_bytes().to_vec();
+        self.pool(move |fs| {
+            let made = fs.symlink(&caller, parent.0, &name, &target);
+            reply_entry(fs, reply, "symlink", made);
+        });
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (caller, name, newname) = (caller(req), name.to_owned(), newname.to_owned());
+        self.pool(move |fs| {
+            let done = fs.rename(
+                &caller,
+                parent.0,
+                &name,
+                newparent.0,
+                &newname,
+                flags.bits(),
+            );
+            reply_empty(reply, "rename", parent, done);
+        });
+    }
+
+    fn link(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(req), newname.to_owned());
+        self.pool(move |fs| {
+            let made = fs.link(&caller, ino.0, newparent.0, &name);
+            reply_entry(fs, reply, "link", made);
+        });
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (caller, passthrough) = (caller(req), self.passthrough);
+        self.pool(move |fs| {
+            let registrar = passthrough.then_some(&reply as &dyn Registrar);
+            match fs.open(&caller, ino.0, flags.0, registrar) {
+                Ok(Opened { fh, passthrough }) => match passthrough.as_ref().and_then(backing_id) {
+                    Some(id) => {
+                        reply.opened_passthrough(FileHandle(fh), FopenFlags::empty(), id);
+                    }
+                    None => reply.opened(FileHandle(fh), DIRECT),
+                },
+                Err(e) => reply.error(errno("open", ino.0, &e)),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (caller, name, passthrough) = (caller(req), name.to_owned(), self.passthrough);
+        self.pool(move |fs| {
+            let registrar = passthrough.then_some(&reply as &dyn Registrar);
+            match fs.create(&caller, parent.0, &name, mode, umask, flags, registrar) {
+                Ok((entry, Opened { fh, passthrough })) => {
+                    let (ttl, attr) = (fs.ttl(), file_attr(&entry.attr));
+                    let (generation, fh) = (Generation(entry.generation), FileHandle(fh));
+                    match passthrough.as_ref().and_then(backing_id) {
+                        Some(id) => {
+                            let flags = FopenFlags::empty();
+                            reply.created_passthrough(&ttl, &attr, generation, fh, flags, id);
+                        }
+                        None => reply.created(&ttl, &attr, generation, fh, DIRECT),
+                    }
+                }
+                Err(e) => reply.error(errno("create", parent.0, &e)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let size = size as usize;
+        let handle = match self.overlay.handle(fh.0) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(errno("read", ino.0, &e)),
+        };
+        let later = BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match self.overlay.try_read(&handle, offset, &mut buffer[..size]) {
+                Ok(Some(len)) => reply.data(&buffer[..len]),
+                Ok(None) => return Some(reply),
+                Err(e) => reply.error(errno("read", ino.0, &e)),
+            }
+            None
+        });
+        let Some(reply) = later else { return };
+        self.pool(move |fs| {
+            let mut buffer = vec![0; size];
+            match fs.read(&handle, offset, &mut buffer) {
+                Ok(len) => reply.data(&buffer[..len]),
+                Err(e) => reply.error(errno("read", ino.0, &e)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let handle = match self.overlay.handle(fh.0) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(errno("write", ino.0, &e)),
+        };
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let durable = flags.0 & libc::O_DSYNC != 0;
+        if !durable && self.overlay.try_write(&handle, offset, data, kill) {
+            return reply.written(data.len() as u32);
+        }
+        let data = data.to_vec();
+        self.pool(
+            move |fs| match fs.write(&handle, offset, &data, kill, durable) {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(e) => reply.error(errno("write", ino.0, &e)),
+            },
+        );
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(reply, "flush", ino, self.overlay.flush(fh.0));
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.pool(move |fs| reply_empty(reply, "release", ino, fs.release(fh.0)));
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.pool(move |fs| reply_empty(reply, "fsync", ino, fs.fsync(fh.0, datasync)));
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(req);
+        self.pool(move |fs| match fs.opendir(&caller, ino.0) {
+            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+            Err(e) => reply.error(errno("opendir", ino.0, &e)),
+        });
+    }
+
+    fn readdir(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let caller = caller(req);
+        self.pool(move |fs| {
+            let listed = fs.readdir(&caller, fh.0, offset, &mut |entry| {
+                let name = OsStr::from_bytes(entry.name.to_bytes());
+                reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), name)
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(e) => reply.error(errno("readdir", ino.0, &e)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let caller = caller(req);
+        self.pool(move |fs| {
+            let listed = fs.readdirplus(&caller, fh.0, offset, &mut |entry, found| {
+                let name = OsStr::from_bytes(entry.name.to_bytes());
+                match found {
+                    Some(found) => reply.add(
+                        INodeNo(found.attr.ino),
+                        entry.next,
+                        name,
+                        &fs.ttl(),
+                        &file_attr(&found.attr),
+                        Generation(found.generation),
+                    ),
+                    None => reply.add(
+                        INodeNo(0),
+                        entry.next,
+                        name,
+                        &Duration::ZERO,
+                        &nameless(entry.ino, entry.kind, entry.name.to_bytes()),
+                        Generation(0),
+                    ),
+                }
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(e) => reply.error(errno("readdirplus", ino.0, &e)),
+            }
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.pool(move |fs| reply_empty(reply, "releasedir", ino, fs.releasedir(fh.0)));
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.pool(move |fs| reply_empty(reply, "fsyncdir", ino, fs.fsyncdir(fh.0, datasync)));
+    }
+
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.pool(move |fs| match fs.statfs() {
+            Ok(s) => reply.statfs(
+                s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize,
+            ),
+            Err(e) => reply.error(errno("statfs", ino.0, &e)),
+        });
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (caller, name, value) = (caller(req), name.to_owned(), value.to_vec());
+        self.pool(move |fs| {
+            let done = fs.setxattr(&caller, ino.0, &name, &value, flags);
+            reply_empty(reply, "setxattr", ino, done);
+        });
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.pool(move |fs| {
+            let value = fs.getxattr(&caller, ino.0, &name, size as usize);
+            reply_xattr(reply, "getxattr", ino, value);
+        });
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let caller = caller(req);
+        self.pool(move |fs| {
+            let names = fs.listxattr(&caller, ino.0, size as usize);
+            reply_xattr(reply, "listxattr", ino, names);
+        });
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.pool(move |fs| {
+            let done = fs.removexattr(&caller, ino.0, &name);
+            reply_empty(reply, "removexattr", ino, done);
+        });
+    }
+
+    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let caller = caller(req);
+        self.pool(move |fs| {
+            reply_empty(reply, "access", ino, fs.access(&caller, ino.0, mask.bits()));
+        });
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _ph: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        // The kernel takes it that regular files are always ready, and does not ask again.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let kill = req.uid() != 0;
+        self.pool(move |fs| {
+            let done = fs.fallocate(fh.0, offset, length, mode, kill);
+            reply_empty(reply, "fallocate", ino, done);
+        });
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        self.pool(move |fs| match fs.lseek(fh.0, offset, whence) {
+            Ok(offset) => reply.offset(offset as i64),
+            Err(e) => reply.error(errno("lseek", ino.0, &e)),
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let kill = req.uid() != 0;
+        self.pool(move |fs| {
+            match fs.copy_file_range(fh_in.0, offset_in, fh_out.0, offset_out, len, kill) {
+                Ok(copied) => reply.written(copied as u32),
+                Err(e) => reply.error(errno("copy_file_range", ino_out.0, &e)),
+            }
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! The FUSE adapter: the only place that sees fuser. It translates, and decides on which thread.
+//!
+//! # Threads
+//! Handlers run on fuser's event loops, of which there are a few; one that waits stops a share of
+//! the whole mount. So only what cannot wait runs there: a write that the log takes at once, a
+//! read that needs nothing but the log, a flush, forgetting nodes. Everything else moves its reply
+//! and an owned copy of its arguments to a pool of threads that may wait (and may take another
+//! identity, which is per thread).
+//!
+//! # What is asked of the kernel
+//! - `ATOMIC_O_TRUNC`: an open that truncates is one request, not two with a gap between.
+//! - `DONT_MASK`: the umask comes with the request and is applied by the backing, which knows when
+//!   a default ACL overrides it.
+//! - `POSIX_ACL`: with `default_permissions` the kernel checks permissions itself, and would refuse
+//!   those that only an ACL grants. The ACLs are the backing's; inheritance is done there.
+//! - `DIRECT_IO_ALLOW_MMAP`, `PASSTHROUGH`: see `ops::open`.
+//! - Locks are not asked for: on one node the kernel's own tables are exact and their waits can be
+//!   interrupted (docs/decisions/0003-locks-in-the-kernel.md).
+//! - The write-back cache is not: it rewrites whole pages, which two nodes may share.
+//! - `HANDLE_KILLPRIV*` is not: the kernel then marks each direct write whose writer must not keep
+//!   setuid bits (`FUSE_WRITE_KILL_SUIDGID`), and sends a chmod for truncation and passthrough.
+//!
+//! A temporary file without a name (`O_TMPFILE`) is a request fuser does not know; its ENOSYS
+//! becomes EOPNOTSUPP in the kernel.
+
+mod convert;
+mod filesystem;
+mod reply;
+
+use crate::errno::FsError;
+use crate::ops::{Overlay, Registrar};
+use crate::types::Caller;
+use fuser::{BackingId, Errno, InitFlags, KernelConfig, ReplyCreate, ReplyOpen, Request};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+const MAX_WRITE: u32 = 1 << 20;
+const MAX_BACKGROUND: u16 = 64;
+
+const WANTED: [InitFlags; 8] = [
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_DONT_MASK,
+    InitFlags::FUSE_POSIX_ACL,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+];
+
+pub struct Adapter {
+    overlay: Arc<Overlay>,
+    /// The kernel agreed to passthrough, which it only grants to root.
+    passthrough: bool,
+}
+
+impl Adapter {
+    pub fn new(overlay: Arc<Overlay>) -> Self {
+        Self {
+            overlay,
+            passthrough: false,
+        }
+    }
+
+    fn configure(&mut self, config: &mut KernelConfig) {
+        for flag in WANTED {
+            if config.add_capabilities(flag).is_err() {
+                tracing::debug!(?flag, "this kernel does not have it");
+            }
+        }
+        self.passthrough = nix::unistd::geteuid().is_root()
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok();
+        // Both are within bounds; the kernel cuts them to its own.
+        if config.set_max_write(MAX_WRITE).is_err()
+            || config.set_max_background(MAX_BACKGROUND).is_err()
+        {
+            tracing::debug!("the kernel's own request sizes stay");
+        }
+    }
+
+    /// Runs `task` where it may wait.
+    fn pool(&self, task: impl FnOnce(&Overlay) + Send + 'static) {
+        let overlay = self.overlay.clone();
+        blocking::unblock(move || task(&overlay)).detach();
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller {
+        uid: request.uid(),
+        gid: request.gid(),
+        pid: request.pid(),
+    }
+}
+
+/// The number for the reply. The node's own faults are logged here, once.
+fn errno(op: &'static str, ino: u64, error: &FsError) -> Errno {
+    if error.is_fault() {
+        tracing::error!(op, ino, %error, "operation failed");
+    }
+    Errno::from_i32(error.errno())
+}
+
+impl Registrar for ReplyOpen {
+    fn register(&self, fd: BorrowedFd<'_>) -> io::Result<crate::inode::Registered> {
+        Ok(Arc::new(self.open_backing(fd)?))
+    }
+}
+
+impl Registrar for ReplyCreate {
+    fn register(&self, fd: BorrowedFd<'_>) -> io::Result<crate::inode::Registered> {
+        Ok(Arc::new(self.open_backing(fd)?))
+    }
+}
+
+/// What `Registrar` made above.
+fn backing_id(registered: &crate::inode::Registered) -> Option<&BackingId> {
+    registered.downcast_ref()
+}

@@ -1,0 +1,41 @@
+//! What an open file or directory carries from request to request.
+
+use crate::backing::{AsUser, dirent::Dirent};
+use crate::inode::{Inode, Registered};
+use crate::types::Caller;
+use layout_index::File;
+use parking_lot::Mutex;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// An open file. `O_APPEND`, `O_DIRECT` and the like are the kernel's business: it sends offsets.
+pub struct Handle {
+    /// Also the lane of the log that this handle's writes go to.
+    pub fh: u64,
+    pub inode: Arc<Inode>,
+    pub file: Arc<File>,
+    /// Opened with the opener's rights; for reading too wherever the opener may.
+    pub canonical: AsUser,
+    pub readable: bool,
+    pub writable: bool,
+    /// The kernel does this handle's reads and writes on the canonical file; what still comes here
+    /// (allocation, copies, sync) must go there too.
+    pub passthrough: Option<Registered>,
+    pub opener: Caller,
+}
+
+/// An open directory: the backing's own stream, with its own offsets.
+pub struct DirHandle {
+    pub inode: Arc<Inode>,
+    pub fd: OwnedFd,
+    pub stream: Mutex<DirStream>,
+}
+
+/// Entries read ahead from the backing. `at` is the offset of the first of them.
+#[derive(Default)]
+pub struct DirStream {
+    pub at: u64,
+    pub ahead: std::collections::VecDeque<Dirent>,
+    /// Where the descriptor itself stands.
+    pub position: u64,
+}

@@ -1,0 +1,139 @@
+//! The nodes that the kernel, an open handle or undrained data still refer to.
+//!
+//! A node number is the backing's inode number, so users see the numbers they know. Each node
+//! holds an `O_PATH` descriptor: as long as it is here its number cannot go to another file, a
+//! rename does not lose it, and an operation on it never walks a path. There is one `Inode` for
+//! one file: its I/O mode (direct or passthrough) is decided under its own lock, and two objects
+//! would decide apart.
+//!
+//! A node goes when nothing refers to it: no lookup of the kernel's (`forget`), no handle, no
+//! undrained data (a dirty file keeps its descriptor so that the drain finds it after a rename).
+
+mod table;
+
+pub use table::InodeTable;
+
+use crate::backing::identity::Identified;
+use layout_index::FileId;
+use parking_lot::Mutex;
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+/// A file registered with the kernel for passthrough; opaque to everything but the transport.
+pub type Registered = Arc<dyn Any + Send + Sync>;
+
+/// How the open handles of a file do their I/O. The kernel allows only one way at a time.
+#[derive(Default)]
+pub enum IoMode {
+    #[default]
+    Closed,
+    /// Requests come here. The count is of handles.
+    Direct(usize),
+    /// The kernel goes to the canonical file itself.
+    Passthrough(usize, Registered),
+}
+
+/// No setuid or setgid bit, as far as this mount knows.
+pub const NO_SETID: u8 = 1;
+/// No `security.capability` attribute, as far as this mount knows.
+pub const NO_CAPS: u8 = 2;
+
+pub struct Inode {
+    pub node: u64,
+    pub id: FileId,
+    /// `S_IFMT` bits.
+    pub kind: u32,
+    fd: OwnedFd,
+    /// See [`IoMode`]; held while an open or release decides.
+    pub io: Mutex<IoMode>,
+    /// `NO_SETID | NO_CAPS` once a write has checked; anything that may bring them back clears it.
+    unprivileged: AtomicU8,
+    /// Incremented with each change that may bring privileges back, so that a check in progress
+    /// does not record an answer that is out of date.
+    privilege_changes: AtomicU64,
+    /// The last name is gone: what the log holds is dropped with the last reference.
+    unlinked: AtomicBool,
+    /// The backing has made this file's existence durable since this node is known.
+    synced: AtomicBool,
+}
+
+impl Inode {
+    fn new(node: u64, fd: OwnedFd, it: &Identified) -> Self {
+        Self {
+            node,
+            id: it.id,
+            kind: it.stat.kind(),
+            fd,
+            io: Mutex::default(),
+            unprivileged: AtomicU8::new(0),
+            privilege_changes: AtomicU64::new(0),
+            unlinked: AtomicBool::new(false),
+            synced: AtomicBool::new(false),
+        }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.kind == libc::S_IFREG
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind == libc::S_IFDIR
+    }
+
+    /// Tells two files apart that had the same number; the kernel keeps 31 bits of it.
+    pub fn generation(&self) -> u64 {
+        (self.id.birth ^ (self.id.birth >> 31)) & 0x7fff_ffff
+    }
+
+    /// True when a write need not look for `bits`.
+    pub fn lacks(&self, bits: u8) -> bool {
+        self.unprivileged.load(Ordering::Acquire) & bits == bits
+    }
+
+    pub fn privilege_changes(&self) -> u64 {
+        self.privilege_changes.load(Ordering::Acquire)
+    }
+
+    /// Records that `bits` are not there, unless something changed since `seen`.
+    pub fn note_lack(&self, bits: u8, seen: u64) {
+        self.unprivileged.fetch_or(bits, Ordering::AcqRel);
+        if self.privilege_changes() != seen {
+            self.unprivileged.store(0, Ordering::Release);
+        }
+    }
+
+    /// A chmod, chown or attribute change may have set privileges; also at each open for writing,
+    /// as the backing has other clients.
+    pub fn privileges_may_have_changed(&self) {
+        self.privilege_changes.fetch_add(1, Ordering::AcqRel);
+        self.unprivileged.store(0, Ordering::Release);
+    }
+
+    pub fn set_unlinked(&self) {
+        self.unlinked.store(true, Ordering::Release);
+    }
+
+    pub fn is_unlinked(&self) -> bool {
+        self.unlinked.load(Ordering::Acquire)
+    }
+
+    pub fn set_synced(&self) {
+        self.synced.store(true, Ordering::Release);
+    }
+
+    pub fn is_synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire)
+    }
+}
+
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Inode({} = {})", self.node, self.id)
+    }
+}

@@ -1,0 +1,211 @@
+//! Mounting and unmounting.
+//!
+//! The mount is made here rather than by fuser, whose own unmount can detach a busy mount without
+//! saying so. Root mounts by itself; anyone else through `fusermount3`, which opens the device and
+//! hands it over a socket. A mount that does not come to life is taken down again before the error
+//! is returned.
+
+mod helper;
+mod unmount;
+
+pub use unmount::{UnmountError, Unmounter};
+
+use crate::fuse::Adapter;
+use crate::ops::Overlay;
+use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
+use nix::mount::MsFlags;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const DEVICE: &str = "/dev/fuse";
+/// How long a fresh mount may take to answer its first question.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Users other than the daemon's may use the mount.
+    pub allow_other: bool,
+    pub read_only: bool,
+    /// Honour setuid bits (off: `nosuid`).
+    pub suid: bool,
+    /// Honour device files (off: `nodev`).
+    pub dev: bool,
+    /// What the mount table shows as the source.
+    pub fsname: String,
+    /// Event loops; 0 chooses by the number of processors.
+    pub threads: usize,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            allow_other: nix::unistd::geteuid().is_root(),
+            read_only: false,
+            suid: false,
+            dev: false,
+            fsname: "forebay".into(),
+            threads: 0,
+        }
+    }
+}
+
+/// A mount that answers. Dropping it leaves it mounted.
+pub struct Mounted {
+    session: JoinHandle<io::Result<()>>,
+    unmounter: Unmounter,
+}
+
+impl Mounted {
+    /// Returns when the file system was unmounted, by whomever.
+    pub fn wait(self) -> io::Result<()> {
+        self.session
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the FUSE session's thread panicked")))
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.session.is_finished()
+    }
+
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+}
+
+/// Mounts `overlay` on `mountpoint`, which may be the backing itself, and returns when it answers.
+pub fn mount(
+    overlay: Arc<Overlay>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> io::Result<Mounted> {
+    let mountpoint = mountpoint.canonicalize()?;
+    let root = nix::unistd::geteuid().is_root();
+    let device = if root {
+        mount_as_root(&mountpoint, options)?
+    } else {
+        helper::mount(&mountpoint, options)?
+    };
+    let unmounter = Unmounter::find(&mountpoint, root)?;
+    start(overlay, device, options, &unmounter).inspect_err(|_| {
+        if let Err(error) = unmounter.unmount(true) {
+            tracing::error!(%error, "a mount that did not start could not be taken down");
+        }
+    })
+}
+
+fn mount_as_root(mountpoint: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = open_device()?;
+    let mut flags = MsFlags::empty();
+    flags.set(MsFlags::MS_NOSUID, !options.suid);
+    flags.set(MsFlags::MS_NODEV, !options.dev);
+    flags.set(MsFlags::MS_RDONLY, options.read_only);
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions",
+        device.as_raw_fd()
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    nix::mount::mount(
+        Some(options.fsname.as_str()),
+        mountpoint,
+        Some("fuse.forebay"),
+        flags,
+        Some(data.as_str()),
+    )?;
+    Ok(device)
+}
+
+fn open_device() -> io::Result<OwnedFd> {
+    let device = File::options().read(true).write(true).open(DEVICE);
+    device.map(OwnedFd::from).map_err(|e| {
+        let hint = match e.kind() {
+            io::ErrorKind::NotFound => "load the kernel module with `modprobe fuse`",
+            _ => "the daemon needs read and write access to it",
+        };
+        io::Error::new(e.kind(), format!("{DEVICE}: {e}; {hint}"))
+    })
+}
+
+fn start(
+    overlay: Arc<Overlay>,
+    device: OwnedFd,
+    options: &MountOptions,
+    unmounter: &Unmounter,
+) -> io::Result<Mounted> {
+    let acl = if options.allow_other {
+        SessionACL::All
+    } else {
+        SessionACL::Owner
+    };
+    let mut config = Config::default();
+    config.acl = acl;
+    config.n_threads = Some(threads(options));
+    // Each event loop opens the device for itself, which a user may not be allowed to.
+    config.clone_fd = open_device().is_ok();
+    let session = Session::from_fd(Adapter::new(overlay.clone()), device, acl, config)?;
+
+    let notifier = Arc::new(Mutex::new(Some(session.notifier())));
+    overlay.on_invalidate(invalidator(notifier.clone()));
+    let session = std::thread::Builder::new()
+        .name("fuse-session".into())
+        .spawn(move || {
+            let ended = session.run();
+            // It holds the device open; without it the kernel knows that nobody answers.
+            notifier.lock().take();
+            ended
+        })?;
+    wait_for_answer(unmounter.mountpoint())?;
+    Ok(Mounted {
+        session,
+        unmounter: unmounter.clone(),
+    })
+}
+
+fn invalidator(notifier: Arc<Mutex<Option<Notifier>>>) -> Box<dyn Fn(u64) + Send + Sync> {
+    Box::new(move |node| {
+        // A negative offset leaves cached pages and drops the attributes.
+        if let Some(notifier) = &*notifier.lock()
+            && let Err(error) = notifier.inval_inode(INodeNo(node), -1, 0)
+        {
+            tracing::debug!(node, %error, "cached attributes stay until they lapse");
+        }
+    })
+}
+
+fn threads(options: &MountOptions) -> usize {
+    match options.threads {
+        0 => std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4)),
+        n => n,
+    }
+}
+
+/// Asks the mount something, from a thread of its own: if it never answers, that thread is lost
+/// until the mount is taken down, and this one is not.
+fn wait_for_answer(mountpoint: &Path) -> io::Result<()> {
+    let (tell, told) = mpsc::channel();
+    let path = mountpoint.to_owned();
+    std::thread::Builder::new()
+        .name("fuse-first-answer".into())
+        .spawn(move || {
+            // Nobody listens any more only if the wait was given up.
+            tell.send(nix::sys::statvfs::statvfs(&path).map(drop)).ok();
+        })?;
+    match told.recv_timeout(PATIENCE) {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!(
+                "{}: mounted, but nothing answers after {} s",
+                mountpoint.display(),
+                PATIENCE.as_secs()
+            ),
+        )),
+    }
+}

@@ -1,0 +1,146 @@
+//! Taking one certain mount down: the one that was made, not whatever is there now.
+
+use super::helper;
+use nix::errno::Errno;
+use nix::mount::MntFlags;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// Somebody has a file open or works below it.
+    #[error("{0} is in use")]
+    Busy(PathBuf),
+    /// Somebody else unmounted it.
+    #[error("{0} is not mounted any more")]
+    NotMounted(PathBuf),
+    #[error("{path}: {source}", path = .0.display(), source = .1)]
+    Failed(PathBuf, io::Error),
+}
+
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    mountpoint: PathBuf,
+    /// The kernel's number of the mount.
+    id: u64,
+    root: bool,
+}
+
+impl Unmounter {
+    /// The topmost mount on `mountpoint`.
+    pub(super) fn find(mountpoint: &Path, root: bool) -> io::Result<Self> {
+        let id = mounts()?
+            .into_iter()
+            .rev()
+            .find(|(_, path)| path == mountpoint)
+            .map(|(id, _)| id)
+            .ok_or_else(|| {
+                io::Error::other(format!(
+                    "{} is missing from the mount table",
+                    mountpoint.display()
+                ))
+            })?;
+        Ok(Self {
+            mountpoint: mountpoint.to_owned(),
+            id,
+            root,
+        })
+    }
+
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    pub fn is_mounted(&self) -> io::Result<bool> {
+        Ok(mounts()?.iter().any(|(id, _)| *id == self.id))
+    }
+
+    /// `lazy` takes it out of the tree at once, though those who use it go on until they are done.
+    pub fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
+        let path = || self.mountpoint.clone();
+        if !self
+            .is_mounted()
+            .map_err(|e| UnmountError::Failed(path(), e))?
+        {
+            return Err(UnmountError::NotMounted(path()));
+        }
+        if self.root {
+            let mut flags = MntFlags::UMOUNT_NOFOLLOW;
+            flags.set(MntFlags::MNT_DETACH, lazy);
+            return match nix::mount::umount2(&self.mountpoint, flags) {
+                Ok(()) => Ok(()),
+                Err(Errno::EBUSY) => Err(UnmountError::Busy(path())),
+                Err(e) => Err(UnmountError::Failed(path(), e.into())),
+            };
+        }
+        let output =
+            helper::unmount(&self.mountpoint, lazy).map_err(|e| UnmountError::Failed(path(), e))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        // The helper has no exit code for it. The mount is ours and still there, so it is in use.
+        match self.is_mounted() {
+            Ok(true) if !lazy => Err(UnmountError::Busy(path())),
+            Ok(_) => Err(UnmountError::Failed(path(), helper::failed(&output))),
+            Err(e) => Err(UnmountError::Failed(path(), e)),
+        }
+    }
+}
+
+/// The mounts of this process's namespace, oldest first.
+fn mounts() -> io::Result<Vec<(u64, PathBuf)>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
+}
+
+/// Number and mount point of one line.
+fn parse(line: &[u8]) -> Option<(u64, PathBuf)> {
+    let mut fields = line.split(|b| *b == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let path = unescape(fields.nth(3)?);
+    Some((id, PathBuf::from(OsString::from_vec(path))))
+}
+
+/// The table writes spaces and the like as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = (first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_table_is_read() {
+        let line = br"36 35 98:0 /mnt1 /mnt/my\040dir\134x rw,noatime master:1 - fuse.forebay a rw";
+        assert_eq!(parse(line), Some((36, PathBuf::from(r"/mnt/my dir\x"))));
+        assert_eq!(parse(b""), None);
+        assert_eq!(unescape(br"a\04"), br"a\04");
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(mounts().unwrap().iter().any(|(_, p)| p == Path::new("/")));
+    }
+}

@@ -1,0 +1,191 @@
+//! Space: allocation, holes, and copies inside the file system.
+//!
+//! Room is asked of the canonical file even when the data will go to the log, so that the
+//! backing's ENOSPC and EDQUOT come when the job asks, not when the drain writes. What a dirty file
+//! must read as zeros is recorded in the log: its older bytes may be there as well as in the
+//! canonical file.
+
+use super::Overlay;
+use crate::backing::sys;
+use crate::errno::{FsError, Result};
+use crate::handle::Handle;
+use layout_index::{ByteRange, DiskFile, Exclusive, Piece, Source, StoreError, Timestamp};
+use std::io;
+
+const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// One copy request moves at most this much; the kernel asks again for the rest.
+const COPY_MAX: u64 = 16 << 20;
+const COPY_STEP: u64 = 1 << 20;
+
+/// First and last window of a seek's walk over the plan.
+const WINDOW_MIN: u64 = 4 << 20;
+const WINDOW_MAX: u64 = 1 << 40;
+/// A window that planned to fewer pieces than this is followed by a wider one.
+const FEW_PIECES: usize = 64;
+
+impl Overlay {
+    pub fn fallocate(
+        &self,
+        fh: u64,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        kill_setid: bool,
+    ) -> Result<()> {
+        let handle = self.handle(fh)?;
+        if !handle.writable {
+            return Err(FsError::BadHandle(fh));
+        }
+        let range = ByteRange::at(offset, len)
+            .filter(|r| r.end <= i64::MAX as u64)
+            .ok_or(io::Error::from_raw_os_error(libc::EFBIG))?;
+        self.strip_privileges(&handle.inode, kill_setid)?;
+        let exclusive = handle.file.exclusive();
+        let size = match handle.file.stat() {
+            Some(stat) if !exclusive.is_clean() => stat.size,
+            _ => return Ok(handle.canonical.allocate(mode, offset, len)?),
+        };
+        match dirty_fallocate(&handle, &exclusive, range, size, mode) {
+            Err(FsError::Store(StoreError::Clean)) => {
+                Ok(handle.canonical.allocate(mode, offset, len)?)
+            }
+            other => other,
+        }
+    }
+
+    /// SEEK_DATA and SEEK_HOLE; the kernel does the others itself.
+    pub fn lseek(&self, fh: u64, offset: i64, whence: i32) -> Result<u64> {
+        let handle = self.handle(fh)?;
+        let data = match whence {
+            libc::SEEK_DATA => true,
+            libc::SEEK_HOLE => false,
+            _ => return Err(FsError::Invalid("only data and holes are sought here")),
+        };
+        let start = u64::try_from(offset).map_err(|_| FsError::NoData)?;
+        match seek_dirty(&handle, start, data) {
+            Err(FsError::Store(StoreError::Clean)) => {
+                Ok(sys::lseek(handle.canonical.fd(), offset, whence)?)
+            }
+            other => other,
+        }
+    }
+
+    /// Copies through the overlay, so that both ends are what reads and writes would see. Returns
+    /// how much; less than asked is no error.
+    #[allow(clippy::too_many_arguments)]
+    pub fn copy_file_range(
+        &self,
+        fh_in: u64,
+        offset_in: u64,
+        fh_out: u64,
+        offset_out: u64,
+        len: u64,
+        kill_setid: bool,
+    ) -> Result<u64> {
+        let (from, to) = (self.handle(fh_in)?, self.handle(fh_out)?);
+        let len = len.min(COPY_MAX);
+        let mut buf = vec![0u8; len.min(COPY_STEP) as usize];
+        let mut copied = 0;
+        while copied < len {
+            let step = (len - copied).min(COPY_STEP) as usize;
+            let moved = self
+                .read(&from, offset_in + copied, &mut buf[..step])
+                .and_then(|n| {
+                    if n > 0 {
+                        self.write(&to, offset_out + copied, &buf[..n], kill_setid, false)?;
+                    }
+                    Ok(n as u64)
+                });
+            match moved {
+                Ok(0) => break,
+                Ok(n) => copied += n,
+                Err(_) if copied > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(copied)
+    }
+}
+
+fn dirty_fallocate(
+    handle: &Handle,
+    exclusive: &Exclusive<'_>,
+    range: ByteRange,
+    size: u64,
+    mode: i32,
+) -> Result<()> {
+    let now = Timestamp::now();
+    let within = range.intersect(&ByteRange::new(0, size));
+    match mode {
+        0 => {
+            handle.canonical.allocate(KEEP, range.start, range.len())?;
+            if range.end > size {
+                exclusive.truncate(range.end, now)?;
+            }
+        }
+        KEEP => handle.canonical.allocate(KEEP, range.start, range.len())?,
+        PUNCH | ZERO_KEEP => {
+            if let Some(within) = within {
+                exclusive.zero(within, false, now)?;
+            }
+        }
+        ZERO => exclusive.zero(range, true, now)?,
+        _ => return Err(FsError::Unsupported),
+    }
+    Ok(())
+}
+
+fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
+    let mut at = start;
+    let mut window = WINDOW_MIN;
+    loop {
+        let end = at.saturating_add(window).min(i64::MAX as u64);
+        let plan = handle.file.plan(ByteRange::new(at.min(end), end))?;
+        if at >= plan.size {
+            // There is a hole at the end of every file, unless the search began past it.
+            return if data || start >= plan.size {
+                Err(FsError::NoData)
+            } else {
+                Ok(plan.size)
+            };
+        }
+        for piece in &plan.pieces {
+            if let Some(found) = seek_piece(handle, piece, data)? {
+                return Ok(found);
+            }
+        }
+        if plan.range.is_empty() {
+            return Err(FsError::NoData);
+        }
+        at = plan.range.end;
+        if plan.pieces.len() < FEW_PIECES {
+            window = (window * 2).min(WINDOW_MAX);
+        }
+    }
+}
+
+/// The first byte of `piece` that is data (or in a hole).
+fn seek_piece(handle: &Handle, piece: &Piece, data: bool) -> Result<Option<u64>> {
+    let ByteRange { start, end } = piece.range;
+    match piece.source {
+        Source::Log(_) => Ok(data.then_some(start)),
+        Source::Zero => Ok((!data).then_some(start)),
+        Source::Canonical => {
+            let whence = if data {
+                libc::SEEK_DATA
+            } else {
+                libc::SEEK_HOLE
+            };
+            match sys::lseek(handle.canonical.fd(), start as i64, whence) {
+                Ok(found) => Ok((found < end).then_some(found)),
+                // The canonical file ends before: nothing but a hole.
+                Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok((!data).then_some(start)),
+                Err(e) => Err(e.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Attributes: the backing's, with what the store knows of a dirty file laid over them.
+//!
+//! Reading attributes of a held descriptor takes no permission, so it is done without becoming the
+//! caller. Changing them is done as the caller, with one exception: when the kernel clears setuid
+//! or setgid bits because a file was written or cut, it sends a chmod in the name of the writer,
+//! who need not own the file. Such a chmod only takes bits away, and is done as the owner.
+
+use super::Overlay;
+use crate::backing::sys::{self, Stat};
+use crate::backing::{AsUser, Creds};
+use crate::errno::{FsError, Result};
+use crate::inode::{Inode, NO_CAPS, NO_SETID};
+use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
+use layout_index::{DirtyStat, DiskFile, File, StoreError, Timestamp};
+
+impl Overlay {
+    pub fn getattr(&self, node: u64) -> Result<Attr> {
+        let inode = self.inode(node)?;
+        let stat = sys::stat(inode.fd())?;
+        Ok(self.attr_of(&inode, &stat))
+    }
+
+    pub(super) fn attr_of(&self, inode: &Inode, stat: &Stat) -> Attr {
+        let dirty = if inode.is_file() {
+            self.store.lookup(inode.id).and_then(|f| f.stat())
+        } else {
+            None
+        };
+        let ino = if inode.node == ROOT {
+            stat.ino
+        } else {
+            inode.node
+        };
+        let mut attr = Attr {
+            ino,
+            size: stat.size,
+            blocks: stat.blocks,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            mode: stat.mode,
+            nlink: stat.nlink,
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: stat.rdev,
+            blksize: stat.blksize,
+        };
+        if let Some(dirty) = dirty {
+            overlay_dirty(&mut attr, &dirty);
+        }
+        attr
+    }
+
+    pub fn setattr(
+        &self,
+        caller: &Caller,
+        node: u64,
+        fh: Option<u64>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let inode = self.inode(node)?;
+        let creds = Creds::of(caller);
+        if set.uid.is_some() || set.gid.is_some() {
+            let _as_caller = creds.enter()?;
+            sys::chown(inode.fd(), set.uid, set.gid)?;
+            inode.privileges_may_have_changed();
+        }
+        if let Some(mode) = set.mode {
+            chmod(&inode, &creds, mode)?;
+            inode.privileges_may_have_changed();
+        }
+        if let Some(size) = set.size {
+            self.set_size(&inode, &creds, fh, size)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            self.set_times(&inode, &creds, set)?;
+        }
+        self.getattr(node)
+    }
+
+    fn set_size(&self, inode: &Inode, creds: &Creds, fh: Option<u64>, size: u64) -> Result<()> {
+        if !inode.is_file() {
+            return Err(if inode.is_dir() {
+                FsError::IsDirectory
+            } else {
+                FsError::Invalid("only regular files have a size to set")
+            });
+        }
+        let file = self.store.file(inode.id);
+        if let Some(fh) = fh {
+            let handle = self.handle(fh)?;
+            if handle.writable {
+                return truncate(&file, &handle.canonical, size);
+            }
+        }
+        // Opened even if the file is dirty: the backing decides whether the caller may.
+        let fd = {
+            let _as_caller = creds.enter()?;
+            sys::reopen(inode.fd(), libc::O_WRONLY)?
+        };
+        truncate(&file, &AsUser::caller(fd, creds.clone()), size)
+    }
+
+    fn set_times(&self, inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()> {
+        {
+            let _as_caller = creds.enter()?;
+            sys::utimens(inode.fd(), [timespec(set.atime), timespec(set.mtime)])?;
+        }
+        if set.mtime.is_none() || !inode.is_file() {
+            return Ok(());
+        }
+        let Some(file) = self.store.lookup(inode.id) else {
+            return Ok(());
+        };
+        let exclusive = file.exclusive();
+        if exclusive.is_clean() {
+            return Ok(());
+        }
+        // Read back: the backing may round, and its clock is the one that "now" meant.
+        let mtime = sys::stat(inode.fd())?.mtime;
+        match exclusive.set_mtime(Timestamp(mtime.as_nanos())) {
+            Err(StoreError::Clean) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Clears what a write must not leave standing: setuid and setgid if `kill_setid` (the writer
+    /// has no right to keep them), file capabilities always. Remembers that there were none.
+    pub(super) fn strip_privileges(&self, inode: &Inode, kill_setid: bool) -> Result<()> {
+        let wanted = NO_CAPS | if kill_setid { NO_SETID } else { 0 };
+        if inode.lacks(wanted) {
+            return Ok(());
+        }
+        let seen = inode.privilege_changes();
+        let stat = sys::stat(inode.fd())?;
+        let owner = Creds::owner(stat.uid, stat.gid);
+        let mut changed = false;
+        if kill_setid && let Some(mode) = without_setid(stat.mode) {
+            let _as_owner = owner.enter()?;
+            sys::chmod(inode.fd(), mode)?;
+            changed = true;
+        }
+        // An ordinary user's daemon cannot remove them; its write to the canonical file does.
+        if crate::backing::creds::switches()
+            && sys::getxattr(inode.fd(), CAPABILITY, &mut []).is_ok()
+        {
+            sys::removexattr(inode.fd(), CAPABILITY)?;
+            changed = true;
+        }
+        inode.note_lack(wanted, seen);
+        if changed && let Some(invalidate) = self.invalidate.get() {
+            invalidate(inode.node);
+        }
+        Ok(())
+    }
+
+    /// Only asked where the kernel does not check permissions itself.
+    pub fn access(&self, caller: &Caller, node: u64, mask: i32) -> Result<()> {
+        let inode = self.inode(node)?;
+        let creds = Creds::of(caller);
+        let _as_caller = creds.enter()?;
+        Ok(sys::access(inode.fd(), mask)?)
+    }
+
+    pub fn statfs(&self) -> Result<StatFs> {
+        Ok(self.backing.statfs()?)
+    }
+}
+
+pub(super) const CAPABILITY: &std::ffi::CStr = c"security.capability";
+
+/// Cuts or extends the file, in the log if it is dirty.
+pub(super) fn truncate(file: &File, canonical: &AsUser, size: u64) -> Result<()> {
+    let exclusive = file.exclusive();
+    if exclusive.is_clean() {
+        return Ok(canonical.set_len(size)?);
+    }
+    match exclusive.truncate(size, Timestamp::now()) {
+        Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
+        other => Ok(other?),
+    }
+}
+
+fn chmod(inode: &Inode, creds: &Creds, mode: u32) -> Result<()> {
+    let tried = {
+        let _as_caller = creds.enter()?;
+        sys::chmod(inode.fd(), mode)
+    };
+    match tried {
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+            let stat = sys::stat(inode.fd())?;
+            let taken = (stat.mode & 0o7777) ^ (mode & 0o7777);
+            let only_setid = taken & !(libc::S_ISUID | libc::S_ISGID) == 0;
+            if taken == 0 || !only_setid || mode & taken != 0 {
+                return Err(e.into());
+            }
+            let owner = Creds::owner(stat.uid, stat.gid);
+            let _as_owner = owner.enter()?;
+            Ok(sys::chmod(inode.fd(), mode)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The mode without setuid and (on group-executable files) setgid; `None` if it has neither.
+fn without_setid(mode: u32) -> Option<u32> {
+    let mut drop = mode & libc::S_ISUID;
+    if mode & libc::S_IXGRP != 0 {
+        drop |= mode & libc::S_ISGID;
+    }
+    (drop != 0).then_some(mode & !drop & 0o7777)
+}
+
+fn timespec(time: Option<SetTime>) -> libc::timespec {
+    let (tv_sec, tv_nsec) = match time {
+        None => (0, libc::UTIME_OMIT),
+        Some(SetTime::Now) => (0, libc::UTIME_NOW),
+        Some(SetTime::At(t)) => (t.sec, t.nsec.into()),
+    };
+    libc::timespec { tv_sec, tv_nsec }
+}
+
+/// Size and times are the store's. Blocks are what the file will take once drained: at least what
+/// it takes now, at most all of it.
+fn overlay_dirty(attr: &mut Attr, dirty: &DirtyStat) {
+    let whole = dirty.size.div_ceil(4096) * 8;
+    let with_log = attr.blocks + dirty.undrained.div_ceil(512);
+    attr.blocks = attr.blocks.max(with_log.min(whole));
+    attr.size = dirty.size;
+    let mtime = Time::from_nanos(dirty.mtime.0);
+    if mtime != attr.mtime {
+        // Written since the backing last heard of it. (Equal: set by utimens, whose ctime is the
+        // backing's own.)
+        attr.ctime = attr.ctime.max(mtime);
+        attr.mtime = mtime;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! What the drain and the control socket ask of a live file system.
+
+use super::Overlay;
+use crate::backing::canonical::open_as_owner;
+use layout_index::{DiskFile, File, FileId};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Who has a file open through the mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenFile {
+    /// Below the backing; `None` when it has no name any more.
+    pub path: Option<PathBuf>,
+    pub pid: u32,
+    pub uid: u32,
+    pub writable: bool,
+}
+
+impl Overlay {
+    /// The canonical file for the drain: through the held descriptor where there is one, else
+    /// searched for. `None` when it is certainly gone. May wait.
+    pub fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        if let Some(inode) = self.inodes.get_by_id(&file.id()) {
+            return open_as_owner(inode.fd()).map(Some);
+        }
+        match file.intro() {
+            Some(intro) => self.backing.open_canonical(file.id(), &intro),
+            // Clean: nothing to drain, so nobody should be asking.
+            None => Err(io::Error::from_raw_os_error(libc::ENODATA)),
+        }
+    }
+
+    /// Where the file is now, below the backing; where it was at the first absorbed write if no
+    /// descriptor of it is held.
+    pub fn path_of(&self, id: FileId) -> Option<PathBuf> {
+        if let Some(inode) = self.inodes.get_by_id(&id) {
+            return self.backing.relative_path(inode.fd()).ok().flatten();
+        }
+        let path = self.store.lookup(id)?.intro()?.path;
+        (!path.is_empty()).then(|| PathBuf::from(OsString::from_vec(path)))
+    }
+
+    pub fn open_handles(&self) -> usize {
+        self.handles.len() + self.dirs.len()
+    }
+
+    pub fn who_is_open(&self) -> Vec<OpenFile> {
+        let handles: Vec<_> = self.handles.iter().map(|h| h.value().clone()).collect();
+        handles
+            .iter()
+            .map(|h| OpenFile {
+                path: self.backing.relative_path(h.inode.fd()).ok().flatten(),
+                pid: h.opener.pid,
+                uid: h.opener.uid,
+                writable: h.writable,
+            })
+            .collect()
+    }
+}

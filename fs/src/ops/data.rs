@@ -1,0 +1,169 @@
+//! Reading and writing.
+//!
+//! # Order of a write
+//! Privileges are stripped first, then the bytes go to the log, then the reply: a crash can leave a
+//! file without its setuid bit and without the bytes, never the other way round. A clean file's
+//! first write begins its dirty life with the canonical file's size at that moment, under
+//! `exclusive`, and keeps the inode known from then on, so that the drain finds it.
+//!
+//! # Full or broken store
+//! The write goes through to the canonical file, as the opener. The store orders that with what
+//! the log holds; the job sees the backing's own errors and no others.
+
+use super::Overlay;
+use crate::backing::{identity, sys};
+use crate::errno::{FsError, Result};
+use crate::handle::Handle;
+use crate::inode::{NO_CAPS, NO_SETID};
+use layout_index::{ByteRange, DiskFile, Intro, StoreError, Timestamp};
+use std::os::unix::ffi::OsStringExt;
+
+impl Overlay {
+    /// The fast path: true when the bytes are in the log. Never waits, allocates or logs; whatever
+    /// is in the way, `write` deals with.
+    pub fn try_write(&self, handle: &Handle, offset: u64, data: &[u8], kill_setid: bool) -> bool {
+        let lack = if kill_setid {
+            NO_CAPS | NO_SETID
+        } else {
+            NO_CAPS
+        };
+        self.absorbs(handle)
+            && handle.inode.lacks(lack)
+            && self.store.write_delay().is_zero()
+            && handle.file.try_write(handle.fh, offset, data).is_ok()
+    }
+
+    /// Writes all of `data`. May wait: for overlapping requests, a full store, the backing.
+    /// `durable` is for handles opened with O_DSYNC or O_SYNC.
+    pub fn write(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        kill_setid: bool,
+        durable: bool,
+    ) -> Result<()> {
+        if !handle.writable {
+            return Err(FsError::BadHandle(handle.fh));
+        }
+        if ByteRange::at(offset, data.len() as u64).is_none_or(|r| r.end > i64::MAX as u64) {
+            return Err(std::io::Error::from_raw_os_error(libc::EFBIG).into());
+        }
+        self.strip_privileges(&handle.inode, kill_setid)?;
+        if self.absorbs(handle) {
+            self.absorb(handle, offset, data)?;
+        } else {
+            write_through(handle, offset, data)?;
+        }
+        if durable {
+            self.fsync(handle.fh, true)?;
+        }
+        Ok(())
+    }
+
+    fn absorbs(&self, handle: &Handle) -> bool {
+        self.absorb && handle.writable && handle.passthrough.is_none()
+    }
+
+    fn absorb(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let delay = self.store.write_delay();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        loop {
+            match handle.file.write(handle.fh, offset, data) {
+                Ok(()) => return Ok(()),
+                // The first write, or the drain finished just now: begin again.
+                Err(StoreError::Clean) => match self.begin(handle) {
+                    Ok(()) | Err(FsError::Store(StoreError::Busy | StoreError::Clean)) => {}
+                    Err(FsError::Store(StoreError::Full | StoreError::Failed { .. })) => {
+                        return write_through(handle, offset, data);
+                    }
+                    Err(e) => return Err(e),
+                },
+                Err(StoreError::Busy) => std::thread::yield_now(),
+                Err(StoreError::Full | StoreError::Failed { .. }) => {
+                    return write_through(handle, offset, data);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Begins a dirty life. The inode is kept first: the drain may ask for it at once.
+    fn begin(&self, handle: &Handle) -> Result<()> {
+        let Handle { inode, file, .. } = handle;
+        self.inodes.keep_while(&inode.id, || true);
+        {
+            let exclusive = file.exclusive();
+            if !exclusive.is_clean() {
+                return Ok(());
+            }
+            exclusive.begin(self.introduce(handle)?)?;
+        }
+        if inode.is_unlinked() {
+            file.mark_unlinked()?;
+            self.inodes.keep_while(&inode.id, || false);
+        }
+        Ok(())
+    }
+
+    fn introduce(&self, handle: &Handle) -> Result<Intro> {
+        let fd = handle.inode.fd();
+        let stat = sys::stat(handle.canonical.fd())?;
+        let path = self.backing.relative_path(fd)?.unwrap_or_default();
+        Ok(Intro {
+            size: stat.size,
+            mtime: Timestamp(stat.mtime.as_nanos()),
+            uid: stat.uid,
+            gid: stat.gid,
+            handle: identity::handle(fd),
+            path: path.into_os_string().into_vec(),
+        })
+    }
+
+    /// Reads only if that needs nothing but the log; `None` says that `read` must be called.
+    pub fn try_read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        if !handle.readable || handle.passthrough.is_some() {
+            return Ok(None);
+        }
+        let range = range_of(offset, buf)?;
+        match handle.file.plan(range) {
+            Ok(plan) if !plan.needs_canonical() => {
+                let len = plan.range.len() as usize;
+                handle.file.read(&plan, &mut buf[..len], None)?;
+                Ok(Some(len))
+            }
+            Ok(_) | Err(StoreError::Clean) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Fills `buf` up to the end of the file and says how far. May wait for the backing.
+    pub fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if !handle.readable {
+            return Err(FsError::BadHandle(handle.fh));
+        }
+        let range = range_of(offset, buf)?;
+        match handle.file.plan(range) {
+            Ok(plan) => {
+                let len = plan.range.len() as usize;
+                handle
+                    .file
+                    .read(&plan, &mut buf[..len], Some(&handle.canonical))?;
+                Ok(len)
+            }
+            Err(StoreError::Clean) => Ok(handle.canonical.read_at(buf, offset)?),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+fn range_of(offset: u64, buf: &[u8]) -> Result<ByteRange> {
+    ByteRange::at(offset, buf.len() as u64)
+        .ok_or(FsError::Invalid("the range ends past the largest offset"))
+}
+
+fn write_through(handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+    Ok(handle.file.write_through(&handle.canonical, offset, data)?)
+}

@@ -1,0 +1,130 @@
+//! Listing directories: the backing's own stream with the backing's own offsets, so that seekdir
+//! and telldir mean what they mean there and nothing is held in memory but a few entries.
+
+use super::Overlay;
+use crate::backing::dirent::{self, Dirent};
+use crate::backing::{Creds, sys};
+use crate::errno::{FsError, Result};
+use crate::handle::{DirHandle, DirStream};
+use crate::types::{Caller, DirEntry, Entry, RESERVED_NAME};
+use std::os::fd::AsFd;
+
+const AHEAD: usize = 32 << 10;
+
+impl Overlay {
+    /// Hands entries from `offset` on to `emit` until it says that it is full.
+    pub fn readdir(
+        &self,
+        caller: &Caller,
+        fh: u64,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry) -> bool,
+    ) -> Result<()> {
+        let handle = self.dir_handle(fh)?;
+        let creds = Creds::of(caller);
+        let _as_caller = creds.enter()?;
+        walk(&handle, offset, &mut |raw| {
+            let mut entry = plain(raw);
+            if entry.kind == 0 {
+                // The backing does not say what it is, so look.
+                match sys::open_path(handle.inode.fd(), &raw.name)
+                    .and_then(|fd| sys::stat(fd.as_fd()))
+                {
+                    Ok(stat) => entry.kind = stat.kind(),
+                    Err(_) => return false,
+                }
+            }
+            emit(&entry)
+        })
+    }
+
+    /// As `readdir`, with a lookup of each entry. `.` and `..` come without one, as the kernel does
+    /// not count them; so do entries that cannot be looked up (another file system is mounted
+    /// there), which the C library then leaves out.
+    ///
+    /// Who may list a directory but not search it gets the names all the same: the lookups are
+    /// then the daemon's own, and the kernel lets nobody use them without the right to search.
+    pub fn readdirplus(
+        &self,
+        caller: &Caller,
+        fh: u64,
+        offset: u64,
+        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>) -> bool,
+    ) -> Result<()> {
+        let handle = self.dir_handle(fh)?;
+        let creds = Creds::of(caller);
+        let as_caller = creds.enter()?;
+        let _as_whom = match sys::access(handle.inode.fd(), libc::X_OK) {
+            Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
+                drop(as_caller);
+                None
+            }
+            _ => Some(as_caller),
+        };
+        walk(&handle, offset, &mut |raw| {
+            let entry = plain(raw);
+            if matches!(raw.name.to_bytes(), b"." | b"..") {
+                return emit(&entry, None);
+            }
+            match self.find(&handle.inode, &raw.name) {
+                Ok(found) => {
+                    let full = emit(&entry, Some(&found));
+                    if full {
+                        self.undo_lookup(found.attr.ino);
+                    }
+                    full
+                }
+                Err(FsError::Io(e)) if e.raw_os_error() == Some(libc::ENOENT) => false,
+                Err(_) => emit(&entry, None),
+            }
+        })
+    }
+}
+
+fn plain(raw: &Dirent) -> DirEntry {
+    DirEntry {
+        ino: raw.ino,
+        next: raw.next,
+        kind: u32::from(raw.kind) << 12,
+        name: raw.name.clone(),
+    }
+}
+
+/// Calls `each` for the visible entries from `offset` on; an entry for which it returns true comes
+/// again next time.
+fn walk(handle: &DirHandle, offset: u64, each: &mut dyn FnMut(&Dirent) -> bool) -> Result<()> {
+    let mut stream = handle.stream.lock();
+    if offset != stream.at {
+        stream.ahead.clear();
+        stream.at = offset;
+    }
+    loop {
+        if stream.ahead.is_empty() && !refill(handle, &mut stream)? {
+            return Ok(());
+        }
+        while let Some(entry) = stream.ahead.front() {
+            if entry.name.to_bytes() != RESERVED_NAME && each(entry) {
+                return Ok(());
+            }
+            stream.at = entry.next;
+            stream.ahead.pop_front();
+        }
+    }
+}
+
+/// Reads more entries from where the stream stands; false at the end.
+fn refill(handle: &DirHandle, stream: &mut DirStream) -> Result<bool> {
+    if stream.position != stream.at {
+        sys::lseek(handle.fd.as_fd(), stream.at as i64, libc::SEEK_SET)?;
+        stream.position = stream.at;
+    }
+    let mut buf = [0u8; AHEAD];
+    let len = sys::getdents(handle.fd.as_fd(), &mut buf)?;
+    let mut rest = &buf[..len];
+    while let Some((entry, len)) = dirent::parse_dirent(rest) {
+        rest = &rest[len..];
+        stream.position = entry.next;
+        stream.ahead.push_back(entry);
+    }
+    Ok(len != 0)
+}

@@ -1,0 +1,324 @@
+//! Opening and closing files.
+//!
+//! # Which way the I/O goes
+//! The kernel allows an inode either passthrough handles or others, never both at once, so the
+//! first open decides under the inode's lock and the rest follow until all are closed:
+//!
+//! - **Passthrough**: a clean file opened for reading (or for anything, when nothing is absorbed).
+//!   The kernel goes to the canonical file itself. While such handles are open, a writer gets one
+//!   too: its writes are right, just not absorbed.
+//! - **Direct**: everything else, readers included. The kernel's page cache is bypassed: with it, a
+//!   read that was under way while another process wrote could leave the old bytes in the cache
+//!   after the write was answered, and one cached reader would make the kernel serialise all
+//!   writers of the file. Shared mmap still works (the kernel keeps pages for it, writes them back
+//!   through the mapping's own handle, and drops them when a direct write passes over).
+//!
+//! A file can only become dirty through a direct handle, so it never does while the kernel reads
+//! the canonical file behind our back.
+//!
+//! # Rights
+//! The canonical file is opened as the caller, so the backing has agreed to each open. A write-only
+//! open tries read-write first: write-through and sparse seeks then work on every handle.
+
+use super::attr::truncate;
+use super::{At, Overlay, Unreachable};
+use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
+use crate::backing::{AsUser, Creds, sys};
+use crate::errno::{FsError, Result};
+use crate::handle::{DirHandle, DirStream, Handle};
+use crate::inode::{Inode, IoMode, Registered};
+use crate::types::{Caller, Entry};
+use layout_index::File;
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// The kernel opens a program to run it: execute permission is enough.
+const FMODE_EXEC: i32 = 0x20;
+
+/// How a transport makes a file known to the kernel for passthrough.
+pub trait Registrar {
+    fn register(&self, fd: BorrowedFd<'_>) -> io::Result<Registered>;
+}
+
+/// An open file, as the transport has to announce it.
+pub struct Opened {
+    pub fh: u64,
+    pub passthrough: Option<Registered>,
+}
+
+impl Overlay {
+    pub fn open(
+        &self,
+        caller: &Caller,
+        node: u64,
+        flags: i32,
+        registrar: Option<&dyn Registrar>,
+    ) -> Result<Opened> {
+        let inode = self.inode(node)?;
+        if !inode.is_file() {
+            return Err(if inode.is_dir() {
+                FsError::IsDirectory
+            } else {
+                FsError::Invalid("only regular files are opened here")
+            });
+        }
+        let creds = Creds::of(caller);
+        let canonical = open_canonical(&inode, &creds, flags)?;
+        self.finish_open(caller, inode, canonical, creds, flags, registrar)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        registrar: Option<&dyn Registrar>,
+    ) -> Result<(Entry, Opened)> {
+        let At { dir, name, creds } = self.at(caller, parent, name)?;
+        let made = {
+            let _as_caller = creds.enter()?;
+            with_umask(umask, mode & 0o7777, |mode| {
+                let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
+                sys::open_beneath(dir.fd(), name.as_c(), flags, mode)
+            })
+        };
+        let (inode, entry, canonical) = match made {
+            Ok(fd) => {
+                let path = sys::reopen(fd.as_fd(), libc::O_PATH)?;
+                let (inode, entry) = self.admit(path)?;
+                (inode, entry, fd)
+            }
+            // Somebody was faster, and the caller does not mind.
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
+                let found = {
+                    let _as_caller = creds.enter()?;
+                    sys::open_path(dir.fd(), name.as_c())?
+                };
+                let (inode, entry) = self.admit(found)?;
+                let opened = if inode.is_file() {
+                    open_canonical(&inode, &creds, flags)
+                } else {
+                    Err(FsError::Invalid("only regular files are opened here"))
+                };
+                let canonical = opened.inspect_err(|_| self.undo_lookup(inode.node))?;
+                (inode, entry, canonical)
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let node = inode.node;
+        let opened = self
+            .finish_open(caller, inode, canonical, creds, flags, registrar)
+            .inspect_err(|_| self.undo_lookup(node))?;
+        Ok((entry, opened))
+    }
+
+    /// The kernel will not hear of this lookup.
+    pub(super) fn undo_lookup(&self, node: u64) {
+        if let Some(gone) = self.forget(node, 1) {
+            self.drop_unreachable(gone);
+        }
+    }
+
+    fn finish_open(
+        &self,
+        caller: &Caller,
+        inode: Arc<Inode>,
+        canonical: OwnedFd,
+        creds: Creds,
+        flags: i32,
+        registrar: Option<&dyn Registrar>,
+    ) -> Result<Opened> {
+        let access = flags & libc::O_ACCMODE;
+        let writable = access != libc::O_RDONLY;
+        let file = self.store.file(inode.id);
+        let canonical = AsUser::caller(canonical, creds);
+        if writable || flags & libc::O_TRUNC != 0 {
+            inode.privileges_may_have_changed();
+        }
+        if flags & libc::O_TRUNC != 0 {
+            // The kernel leaves this to us when it sends O_TRUNC with the open.
+            self.strip_privileges(&inode, caller.uid != 0)?;
+            truncate(&file, &canonical, 0)?;
+        }
+        if !self.inodes.add_handle(inode.node) {
+            return Err(FsError::Stale(inode.node));
+        }
+        let passthrough = self.choose_mode(&inode, &file, canonical.fd(), writable, registrar);
+        if writable {
+            file.add_writer();
+        }
+        let fh = self.new_fh();
+        let handle = Handle {
+            fh,
+            inode,
+            file,
+            canonical,
+            readable: access != libc::O_WRONLY,
+            writable,
+            passthrough: passthrough.clone(),
+            opener: *caller,
+        };
+        self.handles.insert(fh, Arc::new(handle));
+        Ok(Opened { fh, passthrough })
+    }
+
+    fn choose_mode(
+        &self,
+        inode: &Inode,
+        file: &File,
+        fd: BorrowedFd<'_>,
+        writable: bool,
+        registrar: Option<&dyn Registrar>,
+    ) -> Option<Registered> {
+        let mut io = inode.io.lock();
+        match &mut *io {
+            IoMode::Passthrough(count, registered) => {
+                *count += 1;
+                return Some(registered.clone());
+            }
+            IoMode::Direct(count) => {
+                *count += 1;
+                return None;
+            }
+            IoMode::Closed => {}
+        }
+        let wanted = (!writable || !self.absorb) && file.is_clean();
+        let registered = match registrar {
+            Some(registrar) if wanted => register(registrar, fd),
+            _ => None,
+        };
+        *io = match &registered {
+            Some(registered) => IoMode::Passthrough(1, registered.clone()),
+            None => IoMode::Direct(1),
+        };
+        registered
+    }
+
+    /// Once for each `close`: the last moment at which an error of the drain can be told.
+    pub fn flush(&self, fh: u64) -> Result<()> {
+        report(&self.handle(fh)?.file)
+    }
+
+    /// The last close of a handle. Nobody hears an error from here. May wait for the backing.
+    pub fn release(&self, fh: u64) -> Result<()> {
+        let (_, handle) = self.handles.remove(&fh).ok_or(FsError::BadHandle(fh))?;
+        let inode = handle.inode.clone();
+        let file = handle.file.clone();
+        let writable = handle.writable;
+        // The kernel's registration goes with the last handle that uses it.
+        drop(handle);
+        {
+            let mut io = inode.io.lock();
+            match &mut *io {
+                IoMode::Direct(count) | IoMode::Passthrough(count, _) if *count > 1 => *count -= 1,
+                _ => *io = IoMode::Closed,
+            }
+        }
+        if writable {
+            file.remove_writer();
+        }
+        self.inodes
+            .keep_while(&inode.id, || !file.is_clean() && !inode.is_unlinked());
+        if let Some(gone) = self.inodes.remove_handle(inode.node)
+            && gone.is_unlinked()
+        {
+            self.drop_unreachable(Unreachable(gone.id));
+        }
+        Ok(())
+    }
+
+    pub fn opendir(&self, caller: &Caller, node: u64) -> Result<u64> {
+        let inode = self.directory(node)?;
+        let creds = Creds::of(caller);
+        let fd = {
+            let _as_caller = creds.enter()?;
+            sys::reopen(inode.fd(), libc::O_RDONLY | libc::O_DIRECTORY)?
+        };
+        if !self.inodes.add_handle(node) {
+            return Err(FsError::Stale(node));
+        }
+        let fh = self.new_fh();
+        let handle = DirHandle {
+            inode,
+            fd,
+            stream: Mutex::new(DirStream::default()),
+        };
+        self.dirs.insert(fh, Arc::new(handle));
+        Ok(fh)
+    }
+
+    pub fn releasedir(&self, fh: u64) -> Result<()> {
+        let (_, handle) = self.dirs.remove(&fh).ok_or(FsError::BadHandle(fh))?;
+        let gone = self.inodes.remove_handle(handle.inode.node);
+        drop(gone);
+        Ok(())
+    }
+}
+
+/// What the drain could not do with this file's data, once per failure.
+pub(super) fn report(file: &File) -> Result<()> {
+    match file.take_unreported_error() {
+        None => Ok(()),
+        Some(error) => Err(FsError::Drain {
+            errno: error.errno,
+            message: error.message,
+        }),
+    }
+}
+
+/// Opens the canonical file as the caller, who asked for `flags`.
+fn open_canonical(inode: &Inode, creds: &Creds, flags: i32) -> Result<OwnedFd> {
+    let access = flags & libc::O_ACCMODE;
+    let tried = {
+        let _as_caller = creds.enter()?;
+        if access == libc::O_RDONLY && flags & libc::O_TRUNC == 0 {
+            sys::reopen(inode.fd(), libc::O_RDONLY)
+        } else {
+            match sys::reopen(inode.fd(), libc::O_RDWR) {
+                Err(e) if denied(&e) && access == libc::O_WRONLY => {
+                    sys::reopen(inode.fd(), libc::O_WRONLY)
+                }
+                other => other,
+            }
+        }
+    };
+    match tried {
+        Err(e) if denied(&e) && access == libc::O_RDONLY && flags & FMODE_EXEC != 0 => {
+            let _as_caller = creds.enter()?;
+            sys::access(inode.fd(), libc::X_OK)?;
+            drop(_as_caller);
+            Ok(sys::reopen(inode.fd(), libc::O_RDONLY)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+fn denied(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EACCES)
+}
+
+/// The kernel will read and write with the identity in force now, for every handle of the file:
+/// the owner's, so that quotas count. Each open has been agreed to by the backing before.
+fn register(registrar: &dyn Registrar, fd: BorrowedFd<'_>) -> Option<Registered> {
+    let attempt = || {
+        let stat = sys::stat(fd)?;
+        let owner = Creds::owner(stat.uid, stat.gid);
+        let _as_owner = owner.enter_keeping(CAP_SYS_ADMIN)?;
+        registrar.register(fd)
+    };
+    match attempt() {
+        Ok(registered) => Some(registered),
+        Err(error) => {
+            // Not every backing can be passed through to; reading through here is always right.
+            tracing::debug!(%error, "no passthrough for this file");
+            None
+        }
+    }
+}

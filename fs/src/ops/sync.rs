@@ -1,0 +1,41 @@
+//! Making things durable.
+//!
+//! fsync promises that bytes *and the file that holds them* survive a power failure. The bytes are
+//! in the log; that the file exists is in the backing, whose own journal may still hold the
+//! creation back. So the canonical file is synced too, at least once for each file, or the log
+//! would hold synced bytes of a file that never was.
+
+use super::Overlay;
+use super::open::report;
+use crate::errno::Result;
+use std::fs::File;
+use std::os::fd::AsFd;
+
+impl Overlay {
+    pub fn fsync(&self, fh: u64, data_only: bool) -> Result<()> {
+        let handle = self.handle(fh)?;
+        let (inode, file) = (&handle.inode, &handle.file);
+        file.sync()?;
+        let written_through = file.canonical_unsynced();
+        if !data_only || written_through || !inode.is_synced() || file.is_clean() {
+            handle.canonical.sync_all().inspect_err(|_| {
+                if written_through {
+                    file.canonical_sync_failed();
+                }
+            })?;
+            inode.set_synced();
+        }
+        report(file)
+    }
+
+    pub fn fsyncdir(&self, fh: u64, data_only: bool) -> Result<()> {
+        let handle = self.dir_handle(fh)?;
+        let dir = File::from(handle.fd.as_fd().try_clone_to_owned()?);
+        if data_only {
+            dir.sync_data()?;
+        } else {
+            dir.sync_all()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+use super::*;
+use std::cell::Cell;
+use std::os::fd::BorrowedFd;
+
+/// Counts what would be registered with the kernel.
+#[derive(Default)]
+struct Kernel {
+    registered: Cell<usize>,
+    refuses: bool,
+}
+
+impl Registrar for Kernel {
+    fn register(&self, _fd: BorrowedFd<'_>) -> io::Result<crate::inode::Registered> {
+        if self.refuses {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        self.registered.set(self.registered.get() + 1);
+        Ok(Arc::new(()))
+    }
+}
+
+fn clean_file(w: &World) -> u64 {
+    std::fs::write(w.path("f"), "clean").unwrap();
+    w.lookup("f").unwrap().attr.ino
+}
+
+fn open(w: &World, node: u64, flags: i32, kernel: &Kernel) -> (u64, bool) {
+    let opened = w.fs.open(&me(), node, flags, Some(kernel)).unwrap();
+    (opened.fh, opened.passthrough.is_some())
+}
+
+#[test]
+fn readers_of_clean_files_pass_through_and_writers_follow() {
+    let w = world();
+    let node = clean_file(&w);
+    let kernel = Kernel::default();
+    let (reader, through) = open(&w, node, libc::O_RDONLY, &kernel);
+    assert!(through);
+    let (writer, through) = open(&w, node, RDWR, &kernel);
+    assert!(through);
+    assert_eq!(kernel.registered.get(), 1);
+    // What the kernel still sends for such a handle goes to the canonical file.
+    w.write(writer, 0, b"C");
+    assert_eq!(w.canonical("f"), b"Clean");
+    assert!(w.store_file(node).is_clean());
+    w.fs.release(reader).unwrap();
+    let (third, through) = open(&w, node, RDWR, &kernel);
+    assert!(through);
+    w.fs.release(writer).unwrap();
+    w.fs.release(third).unwrap();
+    // All closed: the next one decides anew.
+    let (_, through) = open(&w, node, RDWR, &kernel);
+    assert!(!through);
+}
+
+#[test]
+fn readers_follow_writers() {
+    let w = world();
+    let node = clean_file(&w);
+    let kernel = Kernel::default();
+    let (writer, through) = open(&w, node, RDWR, &kernel);
+    assert!(!through);
+    let (reader, through) = open(&w, node, libc::O_RDONLY, &kernel);
+    assert!(!through);
+    w.write(writer, 0, b"D");
+    w.fs.release(writer).unwrap();
+    w.fs.release(reader).unwrap();
+    // Dirty: the canonical file is not the truth.
+    let (reader, through) = open(&w, node, libc::O_RDONLY, &kernel);
+    assert!(!through);
+    assert_eq!(w.read(reader, 0, 10), b"Dlean");
+    w.fs.release(reader).unwrap();
+    w.drain(&w.store_file(node));
+    assert!(open(&w, node, libc::O_RDONLY, &kernel).1);
+}
+
+#[test]
+fn a_refusal_means_direct() {
+    let w = world();
+    let node = clean_file(&w);
+    let kernel = Kernel {
+        refuses: true,
+        ..Kernel::default()
+    };
+    let (fh, through) = open(&w, node, libc::O_RDONLY, &kernel);
+    assert!(!through);
+    assert_eq!(w.read(fh, 0, 10), b"clean");
+}
+
+#[test]
+fn without_absorption_everything_passes_through() {
+    let w = world_with(false);
+    let node = clean_file(&w);
+    assert!(open(&w, node, RDWR, &Kernel::default()).1);
+}
+
+#[test]
+fn open_files_are_known() {
+    let w = world();
+    let (_, fh) = w.create("f");
+    let who = w.fs.who_is_open();
+    assert_eq!(w.fs.open_handles(), 1);
+    assert_eq!(who[0].path.as_deref(), Some(std::path::Path::new("f")));
+    assert_eq!(who[0].pid, std::process::id());
+    assert!(who[0].writable);
+    w.fs.release(fh).unwrap();
+    assert_eq!(w.fs.open_handles(), 0);
+    assert_eq!(w.fs.release(fh).unwrap_err().errno(), libc::EBADF);
+}
+
+#[test]
+fn creating_what_exists_opens_it_or_refuses() {
+    let w = world();
+    clean_file(&w);
+    let flags = RDWR | libc::O_CREAT;
+    let create = |flags| w.fs.create(&me(), ROOT, os("f"), 0o644, 0, flags, None);
+    let (entry, opened) = create(flags).unwrap();
+    assert_eq!(entry.attr.size, 5);
+    assert_eq!(w.read(opened.fh, 0, 10), b"clean");
+    let e = create(flags | libc::O_EXCL).map(drop).unwrap_err();
+    assert_eq!(e.errno(), libc::EEXIST);
+}
+
+#[test]
+fn handles_do_what_they_were_opened_for() {
+    let w = world();
+    let node = clean_file(&w);
+    let reader = w.fs.handle(w.open(node, libc::O_RDONLY)).unwrap();
+    let e = w.fs.write(&reader, 0, b"x", false, false).unwrap_err();
+    assert_eq!(e.errno(), libc::EBADF);
+    let writer = w.fs.handle(w.open(node, libc::O_WRONLY)).unwrap();
+    assert_eq!(
+        w.fs.read(&writer, 0, &mut [0]).unwrap_err().errno(),
+        libc::EBADF
+    );
+}

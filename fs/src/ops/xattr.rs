@@ -1,0 +1,129 @@
+//! Extended attributes: the backing's, as the caller. Ours (`user.forebay.internal.*`) do not exist
+//! for the mount's users. ACLs are attributes too: the backing keeps and enforces them, and the
+//! kernel reads them here to check permissions itself.
+
+use super::Overlay;
+use crate::backing::{Creds, sys};
+use crate::errno::{FsError, Result};
+use crate::types::{Caller, RESERVED_XATTR};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+
+/// An answer to get or list: the kernel first asks how long it will be.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Xattr {
+    Length(usize),
+    Value(Vec<u8>),
+}
+
+fn parse(name: &OsStr) -> Result<(CString, bool)> {
+    let reserved = name.as_bytes().starts_with(RESERVED_XATTR);
+    let name = CString::new(name.as_bytes())
+        .map_err(|_| FsError::Invalid("an attribute's name must not hold a zero byte"))?;
+    Ok((name, reserved))
+}
+
+impl Overlay {
+    pub fn getxattr(&self, caller: &Caller, node: u64, name: &OsStr, size: usize) -> Result<Xattr> {
+        let (name, reserved) = parse(name)?;
+        if reserved {
+            return Err(FsError::NoAttribute);
+        }
+        let inode = self.inode(node)?;
+        let creds = Creds::of(caller);
+        let _as_caller = creds.enter()?;
+        let mut value = vec![0; size];
+        let len = sys::getxattr(inode.fd(), &name, &mut value)?;
+        if size == 0 {
+            return Ok(Xattr::Length(len));
+        }
+        value.truncate(len);
+        Ok(Xattr::Value(value))
+    }
+
+    pub fn listxattr(&self, caller: &Caller, node: u64, size: usize) -> Result<Xattr> {
+        let inode = self.inode(node)?;
+        let names = {
+            let creds = Creds::of(caller);
+            let _as_caller = creds.enter()?;
+            let room = sys::listxattr(inode.fd(), &mut [])?;
+            let mut names = vec![0; room];
+            let len = sys::listxattr(inode.fd(), &mut names)?;
+            names.truncate(len);
+            visible(&names)
+        };
+        if size == 0 {
+            Ok(Xattr::Length(names.len()))
+        } else if names.len() > size {
+            Err(std::io::Error::from_raw_os_error(libc::ERANGE).into())
+        } else {
+            Ok(Xattr::Value(names))
+        }
+    }
+
+    pub fn setxattr(
+        &self,
+        caller: &Caller,
+        node: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        let (name, reserved) = parse(name)?;
+        if reserved {
+            return Err(FsError::Reserved);
+        }
+        let inode = self.inode(node)?;
+        let creds = Creds::of(caller);
+        let _as_caller = creds.enter()?;
+        sys::setxattr(inode.fd(), &name, value, flags)?;
+        inode.privileges_may_have_changed();
+        Ok(())
+    }
+
+    pub fn removexattr(&self, caller: &Caller, node: u64, name: &OsStr) -> Result<()> {
+        let (name, reserved) = parse(name)?;
+        if reserved {
+            return Err(FsError::Reserved);
+        }
+        let inode = self.inode(node)?;
+        let creds = Creds::of(caller);
+        let tried = {
+            let _as_caller = creds.enter()?;
+            sys::removexattr(inode.fd(), &name)
+        };
+        match tried {
+            // The kernel strips capabilities in the name of whoever writes; see `attr`.
+            Err(e)
+                if e.raw_os_error() == Some(libc::EPERM)
+                    && name.as_c_str() == super::attr::CAPABILITY =>
+            {
+                Ok(sys::removexattr(inode.fd(), &name)?)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+/// The list without our own names.
+fn visible(names: &[u8]) -> Vec<u8> {
+    names
+        .split_inclusive(|b| *b == 0)
+        .filter(|name| !name.starts_with(RESERVED_XATTR))
+        .flatten()
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn internal_names_are_left_out() {
+        let all = b"user.a\0user.forebay.internal.x\0user.forebay.drain\0security.y\0";
+        assert_eq!(
+            super::visible(all),
+            b"user.a\0user.forebay.drain\0security.y\0"
+        );
+        assert_eq!(super::visible(b""), b"");
+    }
+}

@@ -1,0 +1,67 @@
+//! What can go wrong in the store, by what the caller has to do about it.
+
+use crate::types::{ByteRange, FileId};
+use std::io;
+use std::path::PathBuf;
+
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No room for data (or this user's share is used up): write through to the canonical file.
+    #[error("the store has no room for this write")]
+    Full,
+    /// A range this call needs is held by another; only the `try_` calls say so.
+    #[error("the range is in use by another request")]
+    Busy,
+    /// The file has no dirty life: nothing of it is in the log. Begin one, or use the canonical.
+    #[error("the file has no undrained data")]
+    Clean,
+    /// A truncate has yet to reach the canonical file: apply it before writing there.
+    #[error("a truncate has yet to reach the canonical file")]
+    TrimPending,
+    /// The store's disk failed. It takes no more writes until it is mounted again.
+    #[error("the store stopped taking writes after {what} failed: {cause}")]
+    Failed { what: String, cause: String },
+    /// An I/O call on the store or a canonical file failed.
+    #[error("{op} {path}: {source}")]
+    Io {
+        op: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// Bytes in the log do not match their checksum. They are never served or drained.
+    #[error(
+        "file {file} bytes {range}: the log's copy (segment {segment}, offset {offset}) does not match its checksum"
+    )]
+    Checksum {
+        file: FileId,
+        range: ByteRange,
+        segment: u32,
+        offset: u32,
+    },
+    /// The extent index did not answer.
+    #[error("extent index: {0}")]
+    Index(#[from] rocksdb::Error),
+    /// The store's directory is not one this program may use.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl StoreError {
+    pub fn io(op: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        StoreError::Io {
+            op,
+            path: path.into(),
+            source,
+        }
+    }
+
+    /// The operating system's number, where there is one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            StoreError::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What the drain does to a file's state. The bytes are moved by the flusher; the order is:
+//!
+//! 1. [`File::apply_trim`]: the canonical file is cut where a truncate said, synced, `Trimmed`.
+//! 2. Per stripe: [`File::lock_canonical`], [`File::snapshot`], canonical write, unlock.
+//! 3. Canonical sync.
+//! 4. [`File::drained`]: `Drained` records, then the extents go.
+//! 5. [`File::finish`]: size and time, sync, `Clean`.
+//!
+//! *Killed after 1, 2 or 3*: the log still has everything; it is done again, to the same end.
+//! *Killed within 4*: stripes with a record are drained, the others are done again. Newer bytes
+//! have newer records, so a stripe that is done again cannot bring back older ones.
+//! *Killed in 5*: the file is dirty with no extents, and 5 is done again.
+
+use super::{CanonicalGuard, Drained, File, Snapshot};
+use crate::disk::DiskFile;
+use crate::error::{Result, StoreError};
+use crate::extent::Place;
+use crate::log::record::{Kind, Record};
+use crate::shared::Gone;
+use crate::types::ByteRange;
+use std::sync::atomic::Ordering;
+
+impl File {
+    /// Waits until no one else writes the canonical file's `range`. Not on an event loop.
+    pub fn lock_canonical(&self, range: ByteRange) -> CanonicalGuard<'_> {
+        CanonicalGuard(self.canonical.lock(range))
+    }
+
+    /// What of the guarded range is undrained now. The guard is held until the canonical file is
+    /// written. `TrimPending`: let go of the guard, [`File::apply_trim`], and try again.
+    pub fn snapshot(&self, guard: &CanonicalGuard<'_>) -> Result<Snapshot> {
+        self.retry_moved(|| self.snapshot_once(guard.range()))
+    }
+
+    fn snapshot_once(&self, range: ByteRange) -> Result<Snapshot> {
+        let view = self.view(range)?;
+        if view.limit < range.end.min(view.size) {
+            return Err(StoreError::TrimPending);
+        }
+        let upto = view.settled;
+        let pieces = view
+            .extents
+            .iter()
+            .filter(|(_, e)| e.seq <= upto && e.place != Place::Canonical)
+            .filter_map(|(s, e)| e.cut(*s, ByteRange { start: 0, end: view.size }))
+            .map(|(s, e)| self.piece(s, &e))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Snapshot { range, upto, pieces })
+    }
+
+    /// The canonical file was written and **synced**: forget these pieces. Newer ones stay.
+    pub fn drained(&self, done: &[Drained]) -> Result<()> {
+        let Some(no) = self.inner().life.as_ref().map(|life| life.no) else { return Ok(()) };
+        for stripe in done {
+            self.shared.log.append_control(Record {
+                offset: stripe.range.start,
+                len: stripe.range.len(),
+                arg: stripe.upto.0,
+                ..Record::control(Kind::Drained, no)
+            })?;
+            let bytes = self.forget_drained(*stripe)?;
+            self.shared.canonical.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Takes drained extents out of all layers; gives the payload bytes that were visible.
+    pub(crate) fn forget_drained(&self, stripe: Drained) -> Result<u64> {
+        loop {
+            // Extents newer than the snapshot stay, in whichever layer they are. Finding them
+            // takes a look into RocksDB without the lock, which holds only if no freeze moved
+            // anything meanwhile; what came in since is newer and in memory.
+            let view = match self.view(stripe.range) {
+                Err(StoreError::Clean) => return Ok(0),
+                other => other?,
+            };
+            let newer = view.extents.iter().filter(|(_, e)| e.seq > stripe.upto);
+            let keep: Vec<ByteRange> =
+                newer.map(|(s, e)| ByteRange { start: *s, end: e.end }).collect();
+            let mut inner = self.inner();
+            let Some(life) = &mut inner.life else { return Ok(0) };
+            if life.freezes != view.freezes {
+                continue;
+            }
+            let mark = life.has_lower_layers();
+            life.forget(&self.shared, stripe.range, stripe.upto, &keep, mark);
+            let drained = view.extents.iter().filter(|(_, e)| e.seq <= stripe.upto);
+            return Ok(drained.filter_map(|(s, e)| e.payload(*s)).map(|(_, bytes)| bytes).sum());
+        }
+    }
+
+    /// Cuts the canonical file where a logged truncate said so, syncs it and records that. Call
+    /// before writing to it. No-op if none is pending.
+    pub fn apply_trim(&self, canonical: &dyn DiskFile) -> Result<()> {
+        let pending = || self.inner().life.as_ref().map(|l| (l.no, l.row.limit));
+        match pending() {
+            Some((_, limit)) if limit != u64::MAX => {}
+            _ => return Ok(()),
+        }
+        let _all = self.canonical.lock(ByteRange::ALL);
+        let Some((no, limit)) = pending() else { return Ok(()) };
+        if limit == u64::MAX {
+            return Ok(());
+        }
+        // The truncate is durable before what it cuts off is gone, and its end is durable before
+        // anything is drained beyond it: else a power failure could cut off newer bytes.
+        self.shared.log.sync()?;
+        let name = || self.id.to_string();
+        let len = canonical.len().map_err(|e| StoreError::io("stat", name(), e))?;
+        if len > limit {
+            canonical.set_len(limit).map_err(|e| StoreError::io("truncate", name(), e))?;
+        }
+        canonical.sync().map_err(|e| StoreError::io("sync", name(), e))?;
+        let record = Record { arg: limit, ..Record::control(Kind::Trimmed, no) };
+        self.shared.log.append_control(record)?;
+        self.shared.log.sync()?;
+        if let Some(life) = &mut self.inner().life {
+            life.trimmed(limit);
+        }
+        Ok(())
+    }
+
+    /// If nothing is undrained: sets size and time of the canonical file, syncs it, records that
+    /// the file is clean. True when it is clean now; false when there is more to drain.
+    pub fn finish(&self, canonical: &dyn DiskFile) -> Result<bool> {
+        self.apply_trim(canonical)?;
+        if self.inner().life.as_ref().is_some_and(|life| life.has_lower_layers()) {
+            // Whether RocksDB still has visible extents is known after a merge.
+            crate::maintain::checkpoint(&self.shared)?;
+        }
+        let (generation, size, mtime) = {
+            let inner = self.inner();
+            let Some(life) = &inner.life else { return Ok(true) };
+            if !life.is_drained() || life.row.unlinked {
+                return Ok(false);
+            }
+            (life.generation, life.row.size, life.row.mtime)
+        };
+        let name = || self.id.to_string();
+        let len = canonical.len().map_err(|e| StoreError::io("stat", name(), e))?;
+        if len < size {
+            canonical.set_len(size).map_err(|e| StoreError::io("extend", name(), e))?;
+        }
+        match canonical.set_mtime(mtime.0) {
+            // A file that others may write but only its owner may date: its time is the drain's.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
+            other => other.map_err(|e| StoreError::io("set the time of", name(), e))?,
+        }
+        canonical.sync().map_err(|e| StoreError::io("sync", name(), e))?;
+
+        let mut inner = self.inner();
+        let unchanged = inner.life.as_ref().is_some_and(|life| {
+            life.generation == generation && life.is_drained() && life.row.limit == u64::MAX
+        });
+        let Some(no) = inner.life.as_ref().map(|life| life.no) else { return Ok(true) };
+        let floor = self.shared.log.next_seq();
+        let ticket = match inner.active.try_hold(ByteRange::ALL, floor) {
+            Some(ticket) if unchanged => ticket,
+            Some(ticket) => {
+                self.release(inner, ticket);
+                return Ok(false);
+            }
+            None => return Ok(false),
+        };
+        drop(inner);
+        let recorded = self.shared.log.append_control(Record::control(Kind::Clean, no));
+        let pin = recorded.is_ok().then(|| self.end_life(Gone::Elsewhere)).flatten();
+        self.release(self.inner(), ticket);
+        drop(pin);
+        recorded.map(|_| true)
+    }
+}

@@ -1,0 +1,198 @@
+//! Operations that need every writer of the file out: beginning a life, changing the size,
+//! zeroing, ending a life.
+//!
+//! Each appends its record first and changes memory second, under one hold of all ranges.
+//! *Killed between*: replay does the second part.
+
+use super::{File, Intro, Life};
+use crate::error::{Result, StoreError};
+use crate::index::FileRow;
+use crate::log::Write;
+use crate::log::record::{Kind, Record};
+use crate::ranges::Ticket;
+use crate::shared::Gone;
+use crate::store::Event;
+use crate::types::{ByteRange, FileId, FileNo, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// All writers of the file are out until this is dropped.
+///
+/// While the file is clean, the holder may change the canonical file: no life can begin.
+#[derive(Debug)]
+pub struct Exclusive<'a> {
+    file: &'a File,
+    _held: Held<'a>,
+}
+
+/// A write range, let go of when dropped.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    file: &'a File,
+    ticket: Ticket,
+}
+
+/// The payload of an `Intro` record.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct IntroPayload {
+    pub id: FileId,
+    pub intro: Intro,
+}
+
+impl File {
+    /// Waits until no write is in flight and keeps new ones out until dropped.
+    pub fn exclusive(&self) -> Exclusive<'_> {
+        Exclusive { file: self, _held: self.hold_range(ByteRange::ALL) }
+    }
+
+    /// Keeps writers out of `range`.
+    pub(crate) fn hold_range(&self, range: ByteRange) -> Held<'_> {
+        let (inner, ticket) = self.hold(range);
+        drop(inner);
+        Held { file: self, ticket }
+    }
+
+    /// The last name is gone: recovery drops the data, the drain leaves it alone. Reads and
+    /// writes through open handles go on.
+    pub fn mark_unlinked(&self) -> Result<()> {
+        let exclusive = self.exclusive();
+        let Some(no) = self.life_no() else { return Ok(()) };
+        self.shared.log.append_control(Record::control(Kind::Unlinked, no))?;
+        exclusive.change(|life| {
+            life.row.unlinked = true;
+            life.row_changed = true;
+        })
+    }
+
+    pub fn is_unlinked(&self) -> bool {
+        self.inner().life.as_ref().is_some_and(|life| life.row.unlinked)
+    }
+
+    /// Drops all undrained data (no name and no handle is left) and ends the life.
+    pub fn discard(&self) -> Result<()> {
+        let exclusive = self.exclusive();
+        let Some(no) = self.life_no() else { return Ok(()) };
+        self.shared.log.append_control(Record::control(Kind::Discard, no))?;
+        let pin = self.end_life(Gone::Superseded);
+        drop(exclusive);
+        drop(pin);
+        Ok(())
+    }
+
+    /// Ends the life in memory and leaves its number for the next merge to clear. The caller
+    /// holds all ranges and drops what this returns after letting go of them.
+    pub(crate) fn end_life(&self, why: Gone) -> Option<Arc<File>> {
+        let mut inner = self.inner();
+        if let Some(mut life) = inner.life.take() {
+            life.empty(&self.shared, why);
+            self.shared.ended.lock().push(life.tally.clone());
+        }
+        inner.error = None;
+        inner.error_unreported = false;
+        drop(inner);
+        self.shared.unpin(self.id)
+    }
+
+    pub(crate) fn life_no(&self) -> Option<FileNo> {
+        self.inner().life.as_ref().map(|life| life.no)
+    }
+
+    pub(crate) fn install(self: &Arc<Self>, life: Life) {
+        self.inner().life = Some(life);
+        self.shared.pin(self);
+    }
+}
+
+impl Exclusive<'_> {
+
+    fn change(&self, change: impl FnOnce(&mut Life)) -> Result<()> {
+        match &mut self.file.inner().life {
+            Some(life) => {
+                change(life);
+                Ok(())
+            }
+            None => Err(StoreError::Clean),
+        }
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.file.life_no().is_none()
+    }
+
+    /// Begins a dirty life; no-op if one has begun. `intro` must describe the canonical file as
+    /// it is while this is held.
+    pub fn begin(&self, intro: Intro) -> Result<()> {
+        if self.file.life_no().is_some() {
+            return Ok(());
+        }
+        let file = self.file;
+        let shared = &file.shared;
+        let no = shared.log.new_file_no();
+        let payload = IntroPayload { id: file.id, intro };
+        let data = serde_json::to_vec(&payload)
+            .map_err(|e| StoreError::Unusable(format!("introduction of file {}: {e}", file.id)))?;
+        let write =
+            Write { kind: Kind::Intro, file: no, offset: 0, data: &data, time: Timestamp::now() };
+        shared.log.append(no.0, write, |_, _| {})?;
+        let row = row_of(file.id, &payload.intro);
+        let tally = shared.tally(no, row.uid);
+        file.inner().life = Some(Life::new(no, row, tally));
+        let pinned = shared.files.lock().get(&file.id).and_then(|entry| entry.file.upgrade());
+        if let Some(this) = pinned {
+            shared.pin(&this);
+        }
+        shared.tell(Event::Dirty(file.id));
+        Ok(())
+    }
+
+    /// `Clean` if there is no life: change the canonical file while holding this.
+    pub fn truncate(&self, size: u64, now: Timestamp) -> Result<()> {
+        let no = self.file.life_no().ok_or(StoreError::Clean)?;
+        let record = Record { offset: size, time: now, ..Record::control(Kind::Truncate, no) };
+        let seq = self.file.shared.log.append_control(record)?;
+        self.change(|life| life.truncate(&self.file.shared, size, seq, now))
+    }
+
+    /// The range reads as zeros from now on (punched or zeroed). Grows the file only if `grow`.
+    /// `Clean` as above.
+    pub fn zero(&self, range: ByteRange, grow: bool, now: Timestamp) -> Result<()> {
+        let no = self.file.life_no().ok_or(StoreError::Clean)?;
+        let record = Record {
+            offset: range.start,
+            len: range.len(),
+            time: now,
+            arg: grow.into(),
+            ..Record::control(Kind::Zero, no)
+        };
+        let seq = self.file.shared.log.append_control(record)?;
+        self.change(|life| life.zero(&self.file.shared, range, grow, seq, now))
+    }
+
+    /// An explicit modification time; the drain puts it on the canonical file. `Clean` as above.
+    pub fn set_mtime(&self, mtime: Timestamp) -> Result<()> {
+        let no = self.file.life_no().ok_or(StoreError::Clean)?;
+        let record = Record { time: mtime, ..Record::control(Kind::Mtime, no) };
+        self.file.shared.log.append_control(record)?;
+        self.change(|life| life.set_mtime(mtime))
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.file.release(self.file.inner(), self.ticket);
+    }
+}
+
+pub(crate) fn row_of(id: FileId, intro: &Intro) -> FileRow {
+    FileRow {
+        id,
+        uid: intro.uid,
+        gid: intro.gid,
+        handle: intro.handle.clone(),
+        path: intro.path.clone(),
+        size: intro.size,
+        mtime: intro.mtime,
+        limit: u64::MAX,
+        unlinked: false,
+    }
+}

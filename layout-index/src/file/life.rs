@@ -1,0 +1,178 @@
+//! A dirty life: the state between a file's first absorbed write and the drain's last word.
+//!
+//! The methods here change memory only. They are called by the live paths after the record is
+//! in the log, and by recovery in the order of the records: one set of rules for both.
+
+use crate::extent::{Extent, ExtentMap, Place};
+use crate::index::FileRow;
+use crate::shared::{Gone, Shared, Tally};
+use crate::types::{ByteRange, FileNo, Seq, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub no: FileNo,
+    pub row: FileRow,
+    /// `row` differs from what the index has.
+    pub row_changed: bool,
+    pub hot: ExtentMap,
+    pub frozen: Option<Arc<ExtentMap>>,
+    pub tally: Arc<Tally>,
+    /// Grows with every change; tells `finish` that something came in between.
+    pub generation: u64,
+    /// Grows with every freeze; tells who computed something from the layers that they moved.
+    pub freezes: u64,
+}
+
+impl Life {
+    pub fn new(no: FileNo, row: FileRow, tally: Arc<Tally>) -> Life {
+        Life {
+            no,
+            row,
+            row_changed: true,
+            hot: ExtentMap::default(),
+            frozen: None,
+            tally,
+            generation: 0,
+            freezes: 0,
+        }
+    }
+
+    pub fn has_lower_layers(&self) -> bool {
+        self.frozen.is_some() || self.tally.cold.load(Ordering::Acquire) > 0
+    }
+
+    fn changed(&mut self) {
+        self.generation += 1;
+        self.row_changed = true;
+    }
+
+    /// New bytes in the log. `moved` by compaction changes neither size nor time.
+    pub fn put(&mut self, shared: &Shared, start: u64, extent: Extent, time: Option<Timestamp>) {
+        let why = if time.is_some() { Gone::Superseded } else { Gone::Elsewhere };
+        self.row.size = self.row.size.max(extent.end);
+        if let Some(time) = time {
+            self.row.mtime = time;
+        }
+        if let Some((_, bytes)) = extent.payload(start) {
+            shared.took(&self.tally, bytes);
+        }
+        self.insert(shared, start, extent, why);
+    }
+
+    fn insert(&mut self, shared: &Shared, start: u64, extent: Extent, why: Gone) {
+        let before = self.hot.len();
+        let tally = &self.tally;
+        self.hot.insert(start, extent, |s, e| shared.dropped(tally, s, &e, why));
+        count_hot(shared, before, self.hot.len());
+        self.changed();
+    }
+
+    pub fn truncate(&mut self, shared: &Shared, size: u64, seq: Seq, time: Timestamp) {
+        if size < self.row.size {
+            self.row.limit = self.row.limit.min(size);
+            self.hide(shared, ByteRange { start: size, end: u64::MAX }, seq, Gone::Superseded);
+        }
+        self.row.size = size;
+        self.row.mtime = time;
+        self.changed();
+    }
+
+    pub fn zero(&mut self, shared: &Shared, range: ByteRange, grow: bool, seq: Seq, time: Timestamp) {
+        let end = if grow { range.end } else { range.end.min(self.row.size) };
+        if range.start < end {
+            self.insert(
+                shared,
+                range.start,
+                Extent { end, seq, place: Place::Zero },
+                Gone::Superseded,
+            );
+            self.row.size = self.row.size.max(end);
+        }
+        self.row.mtime = time;
+        self.changed();
+    }
+
+    pub fn set_mtime(&mut self, time: Timestamp) {
+        self.row.mtime = time;
+        self.changed();
+    }
+
+    /// The canonical file (or nothing) is newest in `range` now, whatever the layers hold.
+    pub fn hide(&mut self, shared: &Shared, range: ByteRange, seq: Seq, why: Gone) {
+        let before = self.hot.len();
+        let tally = &self.tally;
+        if self.frozen.is_some() || self.tally.cold.load(Ordering::Acquire) > 0 {
+            let marker = Extent { end: range.end, seq, place: Place::Canonical };
+            self.hot.insert(range.start, marker, |s, e| shared.dropped(tally, s, &e, why));
+        } else {
+            self.hot.remove(range, |s, e| shared.dropped(tally, s, &e, why));
+        }
+        count_hot(shared, before, self.hot.len());
+        self.changed();
+    }
+
+    /// Drops extents in memory within `range` that are not newer than `upto`; with `mark`, also
+    /// hides what lower layers hold there. Parts in `keep` (sorted) are left alone.
+    pub fn forget(
+        &mut self,
+        shared: &Shared,
+        range: ByteRange,
+        upto: Seq,
+        keep: &[ByteRange],
+        mark: bool,
+    ) {
+        let before = self.hot.len();
+        let mut kept: Vec<ByteRange> = keep.to_vec();
+        let newer = self.hot.within(range).filter(|(_, e)| e.seq > upto);
+        kept.extend(newer.map(|(s, e)| ByteRange { start: s, end: e.end }));
+        kept.sort_by_key(|r| r.start);
+        let mut at = range.start;
+        let tally = &self.tally;
+        for stop in kept.iter().copied().chain([ByteRange { start: range.end, end: range.end }]) {
+            let gap = ByteRange { start: at, end: stop.start.min(range.end) };
+            if gap.start < gap.end {
+                let note = |s: u64, e: Extent| shared.dropped(tally, s, &e, Gone::Elsewhere);
+                if mark {
+                    let marker = Extent { end: gap.end, seq: upto, place: Place::Canonical };
+                    self.hot.insert(gap.start, marker, note);
+                } else {
+                    self.hot.remove(gap, note);
+                }
+            }
+            at = at.max(stop.end);
+        }
+        count_hot(shared, before, self.hot.len());
+        self.changed();
+    }
+
+    /// The canonical file was cut at `limit`; a lower one may have come since.
+    pub fn trimmed(&mut self, limit: u64) {
+        if self.row.limit == limit {
+            self.row.limit = u64::MAX;
+        }
+        self.changed();
+    }
+
+    /// Nothing undrained is left in any layer.
+    pub fn is_drained(&self) -> bool {
+        !self.has_lower_layers() && self.hot.iter().all(|(_, e)| e.place == Place::Canonical)
+    }
+
+    /// Takes everything in memory out of the books: the life ends, drained or dropped.
+    pub fn empty(&mut self, shared: &Shared, why: Gone) {
+        let before = self.hot.len();
+        let tally = &self.tally;
+        self.hot.remove(ByteRange::ALL, |s, e| shared.dropped(tally, s, &e, why));
+        count_hot(shared, before, self.hot.len());
+    }
+}
+
+fn count_hot(shared: &Shared, before: usize, after: usize) {
+    if after >= before {
+        shared.hot.fetch_add((after - before) as u64, Ordering::Relaxed);
+    } else {
+        shared.hot.fetch_sub((before - after) as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,260 @@
+//! One file as the store knows it: clean, or in a dirty life with bytes in the log.
+//!
+//! A file's newest bytes are found in layers: `hot` (extents in memory), over `frozen` (being
+//! merged into RocksDB right now), over RocksDB, over the canonical file up to `limit`, over
+//! zeros. Moves go downwards only, and a lower layer is complete before the upper one is
+//! dropped, so a reader that looks from the top down never misses a byte.
+//!
+//! Locks, in the order in which they may be taken: `canonical` ranges (held over PFS I/O, never
+//! waited for on an event loop), then write ranges (`active`), then `inner` (never held over
+//! anything slower than a 64-byte append), then a lane.
+//!
+//! | who | holds |
+//! |---|---|
+//! | write | its range |
+//! | truncate, zero, begin, discard | all write ranges |
+//! | drain of a stripe | the stripe's canonical range |
+//! | write-through | its canonical range, then its write range |
+//! | trim | all canonical ranges |
+
+mod drain;
+mod exclusive;
+mod life;
+mod read;
+mod through;
+mod write;
+
+pub use exclusive::Exclusive;
+pub(crate) use exclusive::{IntroPayload, row_of};
+pub(crate) use life::Life;
+pub use read::{LogPiece, Piece, Plan, Source};
+
+use crate::ranges::{RangeGuard, RangeLocks, RangeSet, Ticket};
+use crate::shared::Shared;
+use crate::store::Event;
+use crate::types::{ByteRange, FileId, Seq, Timestamp};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the log has to know of a file to find it again after a crash. Given once per dirty life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intro {
+    /// Size of the canonical file when the life begins.
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub uid: u32,
+    pub gid: u32,
+    /// `name_to_handle_at(2)`: handle type (4 bytes, little-endian), then the handle; empty
+    /// where the backing has none.
+    pub handle: Vec<u8>,
+    /// Path below the backing when the life began: a hint, checked against the identity.
+    pub path: Vec<u8>,
+}
+
+/// What `stat` shows of a file whose newest bytes are (partly) in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirtyStat {
+    pub size: u64,
+    pub mtime: Timestamp,
+    /// Bytes that the log holds and the canonical file does not.
+    pub undrained: u64,
+}
+
+/// One stripe that has undrained bytes; the range is cut at the end of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirtyStripe {
+    pub range: ByteRange,
+    /// Undrained bytes in it, zeroed ones included.
+    pub bytes: u64,
+}
+
+impl DirtyStripe {
+    /// The whole stripe, up to the end of the file, is undrained.
+    pub fn is_full(&self) -> bool {
+        self.bytes == self.range.len()
+    }
+}
+
+/// The undrained pieces (log or zeros) of one stripe, frozen for the drain.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub range: ByteRange,
+    /// `pieces` contains everything undrained up to this record.
+    pub upto: Seq,
+    pub pieces: Vec<Piece>,
+}
+
+/// A stripe whose snapshot is in the canonical file and synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    pub range: ByteRange,
+    pub upto: Seq,
+}
+
+/// Why a file's data is not where it should be; sticks until a drain of it succeeds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StickyError {
+    pub errno: i32,
+    pub message: String,
+}
+
+/// Keeps every other writer of the canonical file out of a range.
+#[derive(Debug)]
+pub struct CanonicalGuard<'a>(RangeGuard<'a>);
+
+impl CanonicalGuard<'_> {
+    pub fn range(&self) -> ByteRange {
+        self.0.range()
+    }
+}
+
+/// One file. There is exactly one object per file and store: see [`crate::Store::file`].
+#[derive(Debug)]
+pub struct File {
+    id: FileId,
+    shared: Arc<Shared>,
+    inner: Mutex<Inner>,
+    /// Signalled when a write range is released.
+    released: Condvar,
+    canonical: RangeLocks,
+    writers: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    pub life: Option<Life>,
+    pub active: RangeSet,
+    waiting: usize,
+    error: Option<StickyError>,
+    error_unreported: bool,
+    /// Bytes written through since the canonical file was last synced.
+    through_unsynced: bool,
+}
+
+impl File {
+    pub(crate) fn new(id: FileId, shared: Arc<Shared>) -> File {
+        File {
+            id,
+            shared,
+            inner: Mutex::default(),
+            released: Condvar::new(),
+            canonical: RangeLocks::default(),
+            writers: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Nothing of this file is in the log, and nothing of it is being drained.
+    pub fn is_clean(&self) -> bool {
+        self.inner().life.is_none()
+    }
+
+    /// `None` when clean: the canonical file's own attributes hold.
+    pub fn stat(&self) -> Option<DirtyStat> {
+        let inner = self.inner();
+        let life = inner.life.as_ref()?;
+        Some(DirtyStat {
+            size: life.row.size,
+            mtime: life.row.mtime,
+            undrained: life.tally.undrained.load(Ordering::Relaxed),
+        })
+    }
+
+    /// The introduction of the current life, with the size and time of now.
+    pub fn intro(&self) -> Option<Intro> {
+        let inner = self.inner();
+        let row = &inner.life.as_ref()?.row;
+        Some(Intro {
+            size: row.size,
+            mtime: row.mtime,
+            uid: row.uid,
+            gid: row.gid,
+            handle: row.handle.clone(),
+            path: row.path.clone(),
+        })
+    }
+
+    /// Waits for `range` to be free of writers and takes it.
+    fn hold<'a>(&'a self, range: ByteRange) -> (MutexGuard<'a, Inner>, Ticket) {
+        let mut inner = self.inner();
+        loop {
+            if let Some(ticket) = inner.active.try_hold(range, self.shared.log.next_seq()) {
+                return (inner, ticket);
+            }
+            inner.waiting += 1;
+            self.released.wait(&mut inner);
+            inner.waiting -= 1;
+        }
+    }
+
+    fn release(&self, mut inner: MutexGuard<'_, Inner>, ticket: Ticket) {
+        inner.active.release(ticket);
+        if inner.waiting > 0 {
+            self.released.notify_all();
+        }
+    }
+
+    pub fn add_writer(&self) {
+        self.writers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Also tells the listener when it was the last.
+    pub fn remove_writer(&self) {
+        if self.writers.fetch_sub(1, Ordering::AcqRel) == 1 && !self.is_clean() {
+            self.shared.tell(Event::Closed(self.id));
+        }
+    }
+
+    pub fn writers(&self) -> usize {
+        self.writers.load(Ordering::Acquire)
+    }
+
+    pub fn set_error(&self, error: StickyError) {
+        let mut inner = self.inner();
+        // The same failure, tried again, is reported to the job once.
+        if inner.error.as_ref() != Some(&error) {
+            inner.error = Some(error);
+            inner.error_unreported = true;
+        }
+    }
+
+    pub fn clear_error(&self) {
+        let mut inner = self.inner();
+        inner.error = None;
+        inner.error_unreported = false;
+    }
+
+    pub fn error(&self) -> Option<StickyError> {
+        self.inner().error.clone()
+    }
+
+    /// The error, once per failure: for fsync and close.
+    pub fn take_unreported_error(&self) -> Option<StickyError> {
+        let mut inner = self.inner();
+        if !std::mem::take(&mut inner.error_unreported) {
+            return None;
+        }
+        inner.error.clone()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let mut files = self.shared.files.lock();
+        if files.get(&self.id).is_some_and(|entry| entry.file.strong_count() == 0) {
+            files.remove(&self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

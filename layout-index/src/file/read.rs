@@ -1,0 +1,277 @@
+//! Planning a read over the layers, and carrying it out.
+//!
+//! A plan holds its segments open: the drain may free one in the meantime, and the bytes read
+//! are then those of the moment the plan was made, which a concurrent read may return. Every
+//! byte from the log is checked against the checksum of its unit before anyone sees it.
+
+use super::{DirtyStripe, File};
+use crate::disk::DiskFile;
+use crate::error::{Result, StoreError};
+use crate::extent::{Extent, ExtentMap, Place, Unit};
+use crate::log::segment::Segment;
+use crate::types::{ByteRange, FileNo, Seq};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Bytes in the log.
+#[derive(Clone, Debug)]
+pub struct LogPiece {
+    pub unit: Unit,
+    pub skip: u32,
+    segment: Arc<Segment>,
+}
+
+/// Where the newest bytes of a range are.
+#[derive(Clone, Debug)]
+pub enum Source {
+    Log(LogPiece),
+    /// Reads as zeros: a hole, or past what the canonical file may still show.
+    Zero,
+    Canonical,
+}
+
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub range: ByteRange,
+    pub source: Source,
+}
+
+/// A read, planned: pieces in order, without gaps, cut at the end of the file.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub range: ByteRange,
+    /// Size of the file when the plan was made.
+    pub size: u64,
+    pub pieces: Vec<Piece>,
+}
+
+impl Plan {
+    pub fn needs_canonical(&self) -> bool {
+        self.pieces.iter().any(|p| matches!(p.source, Source::Canonical))
+    }
+}
+
+/// What the layers show of a range: visible extents in order, gaps where they show nothing.
+pub(super) struct View {
+    pub extents: Vec<(u64, Extent)>,
+    pub size: u64,
+    pub limit: u64,
+    /// `Life::freezes` when the memory layers were read.
+    pub freezes: u64,
+    pub lower_layers: bool,
+    /// The newest record that cannot be overtaken any more within the range.
+    pub settled: Seq,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl File {
+    pub(super) fn view(&self, range: ByteRange) -> Result<View> {
+        let inner = self.inner();
+        let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
+        let settled = inner.active.floor(range).map_or_else(|| self.shared.upto_now(), |f| Seq(f - 1));
+        let mut view = View {
+            extents: Vec::new(),
+            size: life.row.size,
+            limit: life.row.limit,
+            freezes: life.freezes,
+            lower_layers: life.has_lower_layers(),
+            settled,
+        };
+        if !view.lower_layers {
+            view.extents.extend(life.hot.within(range));
+            return Ok(view);
+        }
+        let hot: Vec<_> = life.hot.within(range).collect();
+        let frozen: Vec<_> = life.frozen.iter().flat_map(|f| f.within(range)).collect();
+        let no = life.no;
+        drop(inner);
+        view.extents = self.overlay(no, range, frozen, hot)?;
+        Ok(view)
+    }
+
+    /// Memory was read before RocksDB: what a merge moves in between is seen twice, never not.
+    fn overlay(
+        &self,
+        no: FileNo,
+        range: ByteRange,
+        frozen: Vec<(u64, Extent)>,
+        hot: Vec<(u64, Extent)>,
+    ) -> Result<Vec<(u64, Extent)>> {
+        let mut map = ExtentMap::default();
+        let cold = self.shared.index.extents(no, range)?;
+        for (start, extent) in cold.into_iter().chain(frozen).chain(hot) {
+            map.insert(start, extent, |_, _| {});
+        }
+        Ok(map.iter().map(|(s, e)| (*s, *e)).collect())
+    }
+
+    /// The visible extents of all layers within `range`.
+    pub(crate) fn visible(&self, range: ByteRange) -> Result<Vec<(u64, Extent)>> {
+        Ok(self.view(range)?.extents)
+    }
+
+    /// `Clean` when the file has no life: read the canonical file then.
+    pub fn plan(&self, range: ByteRange) -> Result<Plan> {
+        self.retry_moved(|| self.plan_view(range, self.view(range)?))
+    }
+
+    /// A segment can go between looking into RocksDB and holding it, when a merge and a
+    /// checkpoint come in between. Another look sees where the bytes went.
+    pub(super) fn retry_moved<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
+        for _ in 0..16 {
+            match look() {
+                Err(StoreError::Unusable(_)) => {}
+                other => return other,
+            }
+        }
+        look()
+    }
+
+    fn plan_view(&self, range: ByteRange, view: View) -> Result<Plan> {
+        let range = ByteRange { start: range.start.min(view.size), end: range.end.min(view.size) };
+        let mut pieces = Vec::with_capacity(view.extents.len() + 1);
+        let mut at = range.start;
+        for (start, extent) in &view.extents {
+            let Some((start, extent)) = extent.cut(*start, range) else { continue };
+            fill_gap(&mut pieces, ByteRange { start: at, end: start }, view.limit);
+            at = extent.end;
+            let piece = ByteRange { start, end: extent.end };
+            match extent.place {
+                Place::Canonical => fill_gap(&mut pieces, piece, view.limit),
+                _ => pieces.push(self.piece(start, &extent)?),
+            }
+        }
+        fill_gap(&mut pieces, ByteRange { start: at, end: range.end }, view.limit);
+        Ok(Plan { range, size: view.size, pieces })
+    }
+
+    pub(super) fn piece(&self, start: u64, extent: &Extent) -> Result<Piece> {
+        let range = ByteRange { start, end: extent.end };
+        let source = match extent.place {
+            Place::Log { unit, skip } => {
+                let segment = self.shared.segment_of(self.id, extent, start)?;
+                let segment = segment.ok_or(StoreError::Clean)?;
+                Source::Log(LogPiece { unit, skip, segment })
+            }
+            Place::Zero => Source::Zero,
+            Place::Canonical => Source::Canonical,
+        };
+        Ok(Piece { range, source })
+    }
+
+    /// Fills `buf`, which is `plan.range`. Needs `canonical` only if the plan does.
+    pub fn read(
+        &self,
+        plan: &Plan,
+        buf: &mut [u8],
+        canonical: Option<&dyn DiskFile>,
+    ) -> Result<()> {
+        for piece in &plan.pieces {
+            let at = (piece.range.start - plan.range.start) as usize;
+            let part = &mut buf[at..at + piece.range.len() as usize];
+            match &piece.source {
+                Source::Zero => part.fill(0),
+                Source::Log(log) => self.read_log(piece.range, log, part)?,
+                Source::Canonical => {
+                    let canonical = canonical.ok_or(StoreError::Clean)?;
+                    let n = canonical
+                        .read_at(part, piece.range.start)
+                        .map_err(|e| StoreError::io("read", self.id.to_string(), e))?;
+                    part[n..].fill(0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_log(&self, range: ByteRange, log: &LogPiece, out: &mut [u8]) -> Result<()> {
+        let damaged = || StoreError::Checksum {
+            file: self.id,
+            range,
+            segment: log.unit.segment,
+            offset: log.unit.offset,
+        };
+        if log.skip == 0 && out.len() == log.unit.len as usize {
+            let n = log.segment.read_payload(out, u64::from(log.unit.offset))?;
+            let good = n == out.len() && crc32c::crc32c(out) == log.unit.crc;
+            return if good { Ok(()) } else { Err(damaged()) };
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            log.segment.read_unit(&log.unit, scratch)?.ok_or_else(damaged)?;
+            let skip = log.skip as usize;
+            let part = scratch.get(skip..skip + out.len()).ok_or_else(damaged)?;
+            out.copy_from_slice(part);
+            Ok(())
+        })
+    }
+
+    /// Stripes with undrained bytes at or after `from`, at most `max`, in file order.
+    pub fn dirty_stripes(&self, stripe: u64, from: u64, max: usize) -> Result<Vec<DirtyStripe>> {
+        let mut found: Vec<DirtyStripe> = Vec::new();
+        let mut window = ByteRange { start: from, end: from };
+        loop {
+            // Windows bound the memory that a file of very many extents takes here.
+            window = ByteRange { start: window.end, end: window.end.saturating_add(64 * stripe) };
+            let Some(start) = self.next_extent(window.start)? else { return Ok(found) };
+            if start >= window.end {
+                let aligned = start / stripe * stripe;
+                window = ByteRange { start: aligned, end: aligned.saturating_add(64 * stripe) };
+            }
+            let view = self.view(window)?;
+            for (start, extent) in view.extents {
+                if extent.place == Place::Canonical {
+                    continue;
+                }
+                let mut at = start;
+                while at < extent.end {
+                    let first = at / stripe * stripe;
+                    let end = first.saturating_add(stripe);
+                    let stop = end.min(extent.end);
+                    if found.last().is_none_or(|last| last.range.start != first) {
+                        if found.len() == max {
+                            return Ok(found);
+                        }
+                        let end = end.min(view.size.max(stop));
+                        found.push(DirtyStripe { range: ByteRange { start: first, end }, bytes: 0 });
+                    }
+                    if let Some(last) = found.last_mut() {
+                        last.bytes += stop - at;
+                    }
+                    at = stop;
+                }
+            }
+        }
+    }
+
+    /// Where the first extent of any layer at or after `from` begins.
+    fn next_extent(&self, from: u64) -> Result<Option<u64>> {
+        let rest = ByteRange { start: from, end: u64::MAX };
+        let inner = self.inner();
+        let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
+        let undrained = |(_, e): &(u64, Extent)| e.place != Place::Canonical;
+        let hot = life.hot.within(rest).find(undrained).map(|(s, _)| s);
+        let frozen = life.frozen.as_ref().and_then(|f| f.within(rest).find(undrained));
+        let memory = hot.into_iter().chain(frozen.map(|(s, _)| s)).min();
+        if !life.has_lower_layers() {
+            return Ok(memory);
+        }
+        let no = life.no;
+        drop(inner);
+        let cold = self.shared.index.first_extent(no, from)?;
+        Ok(memory.into_iter().chain(cold).min())
+    }
+}
+
+fn fill_gap(pieces: &mut Vec<Piece>, gap: ByteRange, limit: u64) {
+    let canonical = ByteRange { start: gap.start, end: gap.end.min(limit) };
+    if canonical.start < canonical.end {
+        pieces.push(Piece { range: canonical, source: Source::Canonical });
+    }
+    let zero = ByteRange { start: gap.start.max(limit), end: gap.end };
+    if zero.start < zero.end {
+        pieces.push(Piece { range: zero, source: Source::Zero });
+    }
+}

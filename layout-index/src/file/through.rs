@@ -1,0 +1,103 @@
+//! Writing to the canonical file instead of the log, when the store cannot take the bytes.
+//!
+//! Order: canonical write; if the log holds older bytes of the range, canonical sync; `Through`
+//! record; extents go. *Killed before the record*: the write was not acknowledged; recovery
+//! shows the older bytes and the drain puts them back, whole. The sync comes before the record
+//! because after it nothing else has the bytes that were there, and those may have been fsynced.
+
+use super::write::write_range;
+use super::File;
+use crate::disk::DiskFile;
+use crate::error::{Result, StoreError};
+use crate::extent::Place;
+use crate::log::record::{Kind, Record};
+use crate::shared::Gone;
+use crate::types::{ByteRange, Timestamp};
+use std::io::IoSlice;
+use std::sync::atomic::Ordering;
+
+impl File {
+    /// Writes to the canonical file, keeping order with what the log holds. Clean or not. Waits
+    /// for the drain of the same range and for the PFS: not on an event loop.
+    pub fn write_through(&self, canonical: &dyn DiskFile, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let range = write_range(offset, data.len() as u64)?;
+        loop {
+            self.apply_trim(canonical)?;
+            let _canonical = self.canonical.lock(range);
+            let (inner, ticket) = self.hold(range);
+            if inner.life.as_ref().is_some_and(|life| life.row.limit != u64::MAX) {
+                self.release(inner, ticket);
+                continue;
+            }
+            drop(inner);
+            let result = self.through_held(canonical, range, data);
+            let mut inner = self.inner();
+            inner.through_unsynced = true;
+            self.release(inner, ticket);
+            return result;
+        }
+    }
+
+    fn through_held(&self, canonical: &dyn DiskFile, range: ByteRange, data: &[u8]) -> Result<()> {
+        let hides = match self.view(range) {
+            Err(StoreError::Clean) => None,
+            view => Some(view?.extents.iter().any(|(_, e)| e.place != Place::Canonical)),
+        };
+        let name = || self.id.to_string();
+        canonical
+            .write_at(&[IoSlice::new(data)], range.start)
+            .map_err(|e| StoreError::io("write", name(), e))?;
+        self.shared.through.fetch_add(range.len(), Ordering::Relaxed);
+        let Some(hides) = hides else { return Ok(()) };
+        if hides {
+            canonical.sync().map_err(|e| StoreError::io("sync", name(), e))?;
+        }
+        let Some(no) = self.inner().life.as_ref().map(|life| life.no) else { return Ok(()) };
+        let time = Timestamp::now();
+        let record = Record {
+            offset: range.start,
+            len: range.len(),
+            time,
+            ..Record::control(Kind::Through, no)
+        };
+        let seq = self.shared.log.append_control(record)?;
+        if let Some(life) = &mut self.inner().life {
+            life.through(&self.shared, range, seq, time);
+        }
+        Ok(())
+    }
+
+    /// Makes every acknowledged byte in the log durable, and for a clean file the record that
+    /// says so: else a power failure could bring drained bytes back over newer canonical ones.
+    /// For bytes written through, see [`File::canonical_unsynced`].
+    pub fn sync(&self) -> Result<()> {
+        self.shared.log.sync()
+    }
+
+    /// True, once, when bytes were written through since the last call: the caller syncs the
+    /// canonical file, and says so with [`File::canonical_sync_failed`] if that fails.
+    pub fn canonical_unsynced(&self) -> bool {
+        std::mem::take(&mut self.inner().through_unsynced)
+    }
+
+    pub fn canonical_sync_failed(&self) {
+        self.inner().through_unsynced = true;
+    }
+}
+
+impl super::Life {
+    pub(crate) fn through(
+        &mut self,
+        shared: &crate::shared::Shared,
+        range: ByteRange,
+        seq: crate::types::Seq,
+        time: Timestamp,
+    ) {
+        self.row.size = self.row.size.max(range.end);
+        self.row.mtime = time;
+        self.hide(shared, range, seq, Gone::Superseded);
+    }
+}

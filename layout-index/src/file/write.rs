@@ -1,0 +1,134 @@
+//! Absorbing a write: range, log, extents, reply. Nothing else is on this path.
+//!
+//! *Killed after the append, before the reply*: the bytes are there after recovery although
+//! nobody was told; that is a write that happened. *Killed before the record*: they are not,
+//! and nobody was told.
+
+use super::{File, Inner};
+use crate::error::{Result, StoreError};
+use crate::log::Write;
+use crate::log::record::{Kind, Record};
+use crate::ranges::Ticket;
+use crate::types::{ByteRange, Timestamp};
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
+
+/// Records of one request and the segments they are in; a 1 MiB request makes eight.
+type Placed = SmallVec<[(u32, Record); 8]>;
+
+impl File {
+    /// Absorbs a write without ever waiting: `Busy` when an overlapping request is in flight (or
+    /// the index is short of memory), `Clean` when no life has begun, `Full`, `Failed`.
+    ///
+    /// `lane` spreads writers over the log's lanes; one handle should always give one number.
+    pub fn try_write(&self, lane: u64, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        if self.shared.memory_is_short() {
+            return Err(StoreError::Busy);
+        }
+        let range = write_range(offset, data.len() as u64)?;
+        let mut inner = self.inner();
+        if inner.life.is_none() {
+            return Err(StoreError::Clean);
+        }
+        let floor = self.shared.log.next_seq();
+        let ticket = inner.active.try_hold(range, floor).ok_or(StoreError::Busy)?;
+        self.write_held(inner, ticket, lane, offset, data)
+    }
+
+    /// As [`File::try_write`], but waits for overlapping requests.
+    pub fn write(&self, lane: u64, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        while self.shared.memory_is_short() && self.shared.maintenance.state.lock().running {
+            self.shared.wait_for_memory();
+        }
+        let (inner, ticket) = self.hold(write_range(offset, data.len() as u64)?);
+        self.write_held(inner, ticket, lane, offset, data)
+    }
+
+    fn write_held(
+        &self,
+        inner: MutexGuard<'_, Inner>,
+        ticket: Ticket,
+        lane: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let shared = &*self.shared;
+        let no = match &inner.life {
+            None => {
+                self.release(inner, ticket);
+                return Err(StoreError::Clean);
+            }
+            Some(life) => {
+                let user = life.tally.user.load(Ordering::Relaxed);
+                if user + data.len() as u64 > shared.log.space.user_share() {
+                    self.release(inner, ticket);
+                    return Err(StoreError::Full);
+                }
+                life.no
+            }
+        };
+        drop(inner);
+
+        let write = Write { kind: Kind::Write, file: no, offset, data, time: Timestamp::now() };
+        let (inner, result) = self.append_and_insert(lane, write);
+        self.release(inner, ticket);
+        if shared.hot.load(Ordering::Relaxed) > shared.hot_limit {
+            shared.kick();
+        }
+        result
+    }
+}
+
+impl File {
+    /// Compaction's write: the same bytes in a new place. The caller holds the range.
+    pub(crate) fn write_moved(&self, offset: u64, data: &[u8], time: Timestamp) -> Result<()> {
+        let Some(file) = self.life_no() else { return Err(StoreError::Clean) };
+        let write = Write { kind: Kind::Moved, file, offset, data, time };
+        self.append_and_insert(file.0, write).1
+    }
+
+    fn append_and_insert(&self, lane: u64, write: Write<'_>) -> (MutexGuard<'_, Inner>, Result<()>) {
+        let mut placed = Placed::new();
+        let result = self.shared.log.append(lane, write, |segment, record| {
+            // Under the lane's lock: the segment must not look dead between here and the insert.
+            segment.add_live(record.len);
+            placed.push((segment.id, *record));
+        });
+        let time = (write.kind == Kind::Write).then_some(write.time);
+        let mut inner = self.inner();
+        match (&result, &mut inner.life) {
+            (Ok(()), Some(life)) => {
+                for (segment, record) in &placed {
+                    life.put(&self.shared, record.offset, record.extent(*segment), time);
+                }
+            }
+            // Part of it may be in the log; the caller writes the whole range elsewhere, and
+            // says so with a later record.
+            _ => forget_placed(self, &placed),
+        }
+        (inner, result)
+    }
+}
+
+fn forget_placed(file: &File, placed: &Placed) {
+    for (segment, record) in placed {
+        if let Some(segment) = file.shared.log.segment(*segment) {
+            segment.sub_live(record.len);
+        }
+    }
+}
+
+/// The kernel never asks for more, but the range arithmetic must not depend on that.
+pub(super) fn write_range(offset: u64, len: u64) -> Result<ByteRange> {
+    ByteRange::at(offset, len).filter(|r| r.end <= i64::MAX as u64).ok_or_else(|| {
+        let source = std::io::Error::from_raw_os_error(libc::EFBIG);
+        StoreError::io("write", format!("at offset {offset}"), source)
+    })
+}

@@ -1,0 +1,183 @@
+//! The cold layer of the extent index, in RocksDB.
+//!
+//! RocksDB's own write-ahead log is off: the segment log plays that part. Every merge ends with
+//! a batch that stores the checkpoint, the sequence number up to which the log is reflected
+//! here. *Killed at any moment*: the database falls back to its last flush, whose checkpoint is
+//! at or before everything else in it, and replay goes on from there. Replaying a record whose
+//! effect is already here ends in the same state, because records are replayed in order.
+//!
+//! The index is never ahead of the data: callers sync the log before they hand a merge in, so
+//! that even a flush that RocksDB starts by itself refers only to durable payload.
+
+pub mod codec;
+mod merge;
+
+use crate::error::Result;
+use crate::extent::Extent;
+use crate::types::{ByteRange, FileId, FileNo, Seq, Timestamp};
+use codec::{decode_extent, extent_key, file_key};
+pub use merge::{Change, Merged};
+use rocksdb::{DB, FlushOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What the index keeps of a dirty life besides its extents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRow {
+    pub id: FileId,
+    pub uid: u32,
+    pub gid: u32,
+    pub handle: Vec<u8>,
+    pub path: Vec<u8>,
+    pub size: u64,
+    pub mtime: Timestamp,
+    /// Canonical bytes from here on are not to be seen: a truncate that the drain has yet to do.
+    pub limit: u64,
+    pub unlinked: bool,
+}
+
+#[derive(Debug)]
+pub struct Index {
+    db: DB,
+}
+
+impl Index {
+    /// `memory` bounds RocksDB's share: block cache, write buffers, table readers.
+    pub fn open(dir: &Path, memory: u64) -> Result<Index> {
+        Ok(Index { db: DB::open(&options(memory), dir)? })
+    }
+
+    /// For looking at a store that a daemon may be using.
+    pub fn open_read_only(dir: &Path) -> Result<Index> {
+        let mut options = options(32 << 20);
+        options.create_if_missing(false);
+        Ok(Index { db: DB::open_for_read_only(&options, dir, false)? })
+    }
+
+    pub fn checkpoint(&self) -> Result<Seq> {
+        let bytes = self.db.get(codec::CHECKPOINT)?;
+        Ok(Seq(bytes.and_then(|b| Some(u64::from_le_bytes(b.try_into().ok()?))).unwrap_or(0)))
+    }
+
+    /// All dirty lives that the index knows.
+    pub fn files(&self) -> Result<Vec<(FileNo, FileRow)>> {
+        let mut iter = self.db.raw_iterator();
+        let mut files = Vec::new();
+        iter.seek([codec::FILE]);
+        while let Some((key, value)) = iter.item() {
+            let Some(no) = codec::decode_file_key(key) else { break };
+            files.push((no, codec::decode_row(no, value)?));
+            iter.next();
+        }
+        iter.status()?;
+        Ok(files)
+    }
+
+    /// Every extent of every file, for accounting when the store is opened.
+    pub fn for_each_extent(&self, mut f: impl FnMut(FileNo, u64, Extent)) -> Result<()> {
+        let mut read = ReadOptions::default();
+        read.fill_cache(false);
+        let mut iter = self.db.raw_iterator_opt(read);
+        iter.seek([codec::EXTENT]);
+        while let Some((key, value)) = iter.item() {
+            let Some((no, start)) = codec::decode_extent_key(key) else { break };
+            f(no, start, decode_extent(no, value)?);
+            iter.next();
+        }
+        iter.status()?;
+        Ok(())
+    }
+
+    /// The parts of a file's extents within `range`, in order.
+    pub fn extents(&self, no: FileNo, range: ByteRange) -> Result<Vec<(u64, Extent)>> {
+        let mut found = Vec::new();
+        let mut iter = self.db.raw_iterator();
+        iter.seek_for_prev(extent_key(no, range.start));
+        let before = iter.key().and_then(codec::decode_extent_key).is_some_and(|(n, _)| n == no);
+        if !before {
+            iter.status()?;
+            iter.seek(extent_key(no, range.start));
+        }
+        while let Some((key, value)) = iter.item() {
+            match codec::decode_extent_key(key) {
+                Some((n, start)) if n == no && start < range.end => {
+                    found.extend(decode_extent(no, value)?.cut(start, range));
+                }
+                _ => break,
+            }
+            iter.next();
+        }
+        iter.status()?;
+        Ok(found)
+    }
+
+    /// Where the first extent that ends after `from` begins.
+    pub fn first_extent(&self, no: FileNo, from: u64) -> Result<Option<u64>> {
+        let mut iter = self.db.raw_iterator();
+        iter.seek_for_prev(extent_key(no, from));
+        for _ in 0..2 {
+            if let Some((key, value)) = iter.item() {
+                if let Some((n, start)) = codec::decode_extent_key(key) {
+                    if n == no && decode_extent(no, value)?.end > from {
+                        return Ok(Some(start.max(from)));
+                    }
+                }
+            }
+            iter.status()?;
+            iter.seek(extent_key(no, from));
+        }
+        Ok(None)
+    }
+
+    /// Puts the checkpoint and everything before it on the disk.
+    pub fn commit(&self, checkpoint: Seq) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(codec::CHECKPOINT, checkpoint.0.to_le_bytes());
+        self.write(batch)?;
+        let mut flush = FlushOptions::default();
+        flush.set_wait(true);
+        self.db.flush_opt(&flush)?;
+        Ok(())
+    }
+
+    pub fn put_file(&self, no: FileNo, row: &FileRow) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(file_key(no), codec::encode_row(row)?);
+        self.write(batch)
+    }
+
+    /// Removes a life that has ended, calling `gone` with each extent that it still had.
+    pub fn remove_file(&self, no: FileNo, mut gone: impl FnMut(u64, Extent)) -> Result<()> {
+        for (start, extent) in self.extents(no, ByteRange::ALL)? {
+            gone(start, extent);
+        }
+        let mut batch = WriteBatch::default();
+        batch.delete_range(extent_key(no, 0), extent_key(FileNo(no.0 + 1), 0));
+        batch.delete(file_key(no));
+        self.write(batch)
+    }
+
+    fn write(&self, batch: WriteBatch) -> Result<()> {
+        let mut options = WriteOptions::default();
+        options.disable_wal(true);
+        Ok(self.db.write_opt(batch, &options)?)
+    }
+}
+
+fn options(memory: u64) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_compression_type(rocksdb::DBCompressionType::None);
+    options.set_write_buffer_size((memory / 4) as usize);
+    options.set_max_write_buffer_number(2);
+    options.set_max_open_files(128);
+    options.set_max_background_jobs(2);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(1 << 20);
+    let mut table = rocksdb::BlockBasedOptions::default();
+    table.set_block_cache(&rocksdb::Cache::new_lru_cache((memory / 2) as usize));
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(false);
+    options.set_block_based_table_factory(&table);
+    options
+}

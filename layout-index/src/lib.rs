@@ -1,0 +1,39 @@
+//! The node-local store: a checksummed segment log on NVMe, an extent index in RocksDB that
+//! follows it, and the rules by which bytes move from one to the canonical file.
+//!
+//! ```text
+//! fs ──▶ File::write ──▶ log (data, then record) ──▶ extents in memory ──▶ reply
+//!                                                          │ merge, in batches
+//!                                                          ▼
+//!                                                       RocksDB (no WAL: the log is its WAL)
+//! flusher ──▶ File::snapshot ──▶ canonical, synced ──▶ File::drained ──▶ segment reclaimed
+//! ```
+//!
+//! Nothing here knows FUSE or tokio. `docs/ARCHITECTURE.md` walks through the modules,
+//! `docs/FORMAT.md` has the bytes.
+
+pub mod disk;
+pub mod error;
+pub mod extent;
+pub mod file;
+pub mod index;
+pub mod log;
+mod maintain;
+pub mod ranges;
+pub mod recovery;
+mod shared;
+pub mod space;
+pub mod store;
+pub mod superblock;
+pub mod types;
+
+pub use disk::{Disk, DiskFile, RealDisk, RealFile};
+pub use error::{Result, StoreError};
+pub use file::{
+    CanonicalGuard, DirtyStat, DirtyStripe, Drained, Exclusive, File, Intro, Piece, Plan, Snapshot,
+    Source, StickyError,
+};
+pub use recovery::RecoveryReport;
+pub use space::{Space, SpaceOptions};
+pub use store::{Event, InspectedFile, Inspection, Store, StoreOptions, Totals};
+pub use types::{ByteRange, FileId, FileNo, Seq, Timestamp};

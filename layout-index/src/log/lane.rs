@@ -1,0 +1,203 @@
+//! One lane: the segment it appends to and where in it.
+
+use super::record::{Kind, Payload, RECORD_LEN, Record};
+use super::segment::{Segment, records_len};
+use super::{Log, Room, Write};
+use crate::error::{Result, StoreError};
+use crate::extent::UNIT_MAX;
+use crate::types::{FileNo, Seq};
+use std::sync::Arc;
+
+/// Records written with one call: eight units make the largest request the kernel sends.
+const GROUP: usize = 8;
+
+#[derive(Debug, Default)]
+pub struct Lane {
+    segment: Option<Arc<Segment>>,
+    data_at: u64,
+    records_at: u64,
+    chain: Option<Chain>,
+    /// Given up but perhaps not durable yet.
+    sealed_unsynced: Vec<Arc<Segment>>,
+}
+
+/// The unit that ends at `Lane::data_at`, which the next record may extend.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    file: FileNo,
+    file_end: u64,
+    unit_len: u32,
+    crc: u32,
+}
+
+impl Lane {
+    pub fn append(
+        &mut self,
+        log: &Log,
+        write: Write<'_>,
+        mut placed: impl FnMut(&Segment, &Record),
+    ) -> Result<()> {
+        let mut rest = write.data;
+        let mut offset = write.offset;
+        while !rest.is_empty() {
+            let segment = self.ready(log, rest.len().min(UNIT_MAX as usize) as u64, Room::Data)?;
+            let room = log.space.segment_size() - self.data_at;
+            let slots = (records_len(log.space.segment_size()) - self.records_at) as usize / RECORD_LEN;
+            let mut take = rest.len().min(GROUP * UNIT_MAX as usize);
+            if take as u64 > room {
+                take = (room as usize / UNIT_MAX as usize).max(1) * UNIT_MAX as usize;
+            }
+            take = take.min(rest.len()).min(slots * UNIT_MAX as usize);
+            let (now, later) = rest.split_at(take);
+            self.append_group(log, &segment, Write { offset, data: now, ..write }, &mut placed)
+                .inspect_err(|_| self.give_up(log))?;
+            offset += take as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn append_group(
+        &mut self,
+        log: &Log,
+        segment: &Arc<Segment>,
+        write: Write<'_>,
+        placed: &mut impl FnMut(&Segment, &Record),
+    ) -> Result<()> {
+        segment.write_payload(write.data, self.data_at)?;
+        let count = write.data.len().div_ceil(UNIT_MAX as usize);
+        let first = log.take_seq(count as u64);
+        let mut bytes = [0u8; GROUP * RECORD_LEN];
+        let mut records = [Record::control(write.kind, write.file); GROUP];
+        let mut chain = self.chain;
+        let mut data_at = self.data_at;
+        for (n, chunk) in write.data.chunks(UNIT_MAX as usize).enumerate() {
+            let file_at = write.offset + (n * UNIT_MAX as usize) as u64;
+            let len = chunk.len() as u32;
+            let unit = match chain {
+                Some(c)
+                    if c.file == write.file
+                        && c.file_end == file_at
+                        && c.unit_len + len <= UNIT_MAX
+                        && write.kind != Kind::Intro =>
+                {
+                    Chain {
+                        file_end: file_at + u64::from(len),
+                        unit_len: c.unit_len + len,
+                        crc: crc32c::crc32c_append(c.crc, chunk),
+                        ..c
+                    }
+                }
+                _ => Chain {
+                    file: write.file,
+                    file_end: file_at + u64::from(len),
+                    unit_len: len,
+                    crc: crc32c::crc32c(chunk),
+                },
+            };
+            let record = Record {
+                kind: write.kind,
+                seq: Seq(first + n as u64),
+                file: write.file,
+                offset: file_at,
+                len: u64::from(len),
+                time: write.time,
+                arg: 0,
+                payload: Payload {
+                    offset: data_at as u32,
+                    back: unit.unit_len - len,
+                    crc: unit.crc,
+                },
+            };
+            bytes[n * RECORD_LEN..][..RECORD_LEN].copy_from_slice(&record.encode(segment.salt));
+            records[n] = record;
+            chain = (write.kind != Kind::Intro).then_some(unit);
+            data_at += u64::from(len);
+        }
+        segment.write_records(&bytes[..count * RECORD_LEN], self.records_at)?;
+        self.chain = chain;
+        self.data_at = data_at;
+        self.records_at += (count * RECORD_LEN) as u64;
+        for record in &records[..count] {
+            placed(segment, record);
+        }
+        Ok(())
+    }
+
+    pub fn append_control(&mut self, log: &Log, mut record: Record) -> Result<Seq> {
+        let segment = self.ready(log, 0, Room::Control)?;
+        record.seq = Seq(log.take_seq(1));
+        segment
+            .write_records(&record.encode(segment.salt), self.records_at)
+            .inspect_err(|_| self.give_up(log))?;
+        self.records_at += RECORD_LEN as u64;
+        Ok(record.seq)
+    }
+
+    /// The segment to append to, with room for at least `data` bytes and one record.
+    fn ready(&mut self, log: &Log, data: u64, room: Room) -> Result<Arc<Segment>> {
+        let size = log.space.segment_size();
+        if let Some(segment) = &self.segment {
+            let fits = self.data_at + data <= size
+                && self.records_at + RECORD_LEN as u64 <= records_len(size);
+            if fits {
+                return Ok(segment.clone());
+            }
+        }
+        // Make the next one before letting go of this one: without room for another, small
+        // records still find a place here.
+        let next = log.new_segment(room)?;
+        self.seal(log)?;
+        self.segment = Some(next.clone());
+        Ok(next)
+    }
+
+    fn seal(&mut self, log: &Log) -> Result<()> {
+        let Some(segment) = self.segment.take() else { return Ok(()) };
+        let data_end = std::mem::take(&mut self.data_at);
+        self.records_at = 0;
+        self.chain = None;
+        self.sealed_unsynced.push(segment.clone());
+        let given_back = segment.seal(data_end)?;
+        log.space.release(given_back);
+        Ok(())
+    }
+
+    /// After a failed write nothing more goes into the segment.
+    fn give_up(&mut self, log: &Log) {
+        if let Err(error) = self.seal(log) {
+            tracing::warn!(%error, "could not shorten a segment after a failed write");
+        }
+    }
+
+    /// Lets go of a segment that holds records but no live payload.
+    pub fn retire_if_dead(&mut self, log: &Log) -> Result<()> {
+        match &self.segment {
+            Some(s) if self.records_at > 0 && s.live() == 0 => self.seal(log),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn unsynced(&self) -> Vec<Arc<Segment>> {
+        self.sealed_unsynced.iter().chain(&self.segment).cloned().collect()
+    }
+
+    /// A sealed segment that is durable needs no more looking after.
+    pub fn forget_if_sealed(&mut self, segment: &Segment) {
+        if segment.is_sealed() {
+            self.sealed_unsynced.retain(|s| s.id != segment.id);
+        }
+    }
+
+    /// Leaves word in the log that `segment` is durable up to `upto`, so that recovery can tell
+    /// a torn tail from damage.
+    pub fn note_synced(&mut self, log: &Log, segment: &Arc<Segment>, upto: u64) -> Result<()> {
+        self.forget_if_sealed(segment);
+        let marker = Record { arg: upto, ..Record::control(Kind::Synced, FileNo(segment.id.into())) };
+        match self.append_control(log, marker) {
+            // Without room the marker is left out: recovery then checks more than it must.
+            Err(StoreError::Full) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The log: a few lanes, each appending to a segment of its own.
+//!
+//! Lanes let the ranks of a node append at once without sharing a lock over the copy. Within a
+//! lane, records are in the order of their sequence numbers, so replay merges the segments by
+//! number and sees the one history that the file's range locks made.
+//!
+//! Order on disk, per append: payload, then its records. *Killed between*: payload that nothing
+//! names, which is as if the write had not happened; it was not acknowledged. *Write error*: the
+//! lane gives the segment up, because what the failed call left there is unknown.
+//!
+//! A failed sync or an I/O error other than "no space" stops the log for good ([`Log::failure`]):
+//! after such an error the page cache no longer says what the disk holds.
+
+pub mod lane;
+pub mod record;
+pub mod segment;
+
+use crate::disk::Disk;
+use crate::error::{Result, StoreError};
+use crate::space::SpaceBook;
+use crate::types::{FileNo, Seq, Timestamp};
+use lane::Lane;
+use parking_lot::{Mutex, RwLock};
+use record::{Kind, Record};
+use segment::Segment;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Writers that may append at the same time. More would leave more half-filled segments around.
+pub const LANES: usize = 4;
+
+#[derive(Debug)]
+pub struct Log {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    /// Secret of this store, mixed into every record's checksum.
+    key: u32,
+    lanes: [Mutex<Lane>; LANES],
+    segments: RwLock<HashMap<u32, Arc<Segment>>>,
+    next_seq: AtomicU64,
+    next_segment: AtomicU32,
+    dir_unsynced: AtomicBool,
+    failure: OnceLock<(String, String)>,
+    pub space: SpaceBook,
+    /// Payload bytes appended, and those known durable.
+    pub appended: AtomicU64,
+    pub durable: AtomicU64,
+}
+
+/// Whether an append may use the room kept back for records without payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Data,
+    Control,
+}
+
+impl Log {
+    /// Opens the segments in `dir`; appends go to new ones. Leftovers are removed.
+    pub fn open(disk: Arc<dyn Disk>, dir: PathBuf, key: u32, space: SpaceBook) -> Result<Log> {
+        let log = Log::open_read_only(disk, dir, key, space)?;
+        let list = log.disk.list(&log.dir).map_err(|e| StoreError::io("list", &log.dir, e))?;
+        for name in list {
+            let id = name.to_str().and_then(|n| n.strip_suffix(".data"));
+            let id = id.and_then(|stem| u32::from_str_radix(stem, 16).ok());
+            if id.is_some_and(|id| log.segment(id).is_none()) {
+                let path = log.dir.join(name);
+                log.disk.remove(&path).map_err(|e| StoreError::io("remove leftover", path, e))?;
+            }
+        }
+        Ok(log)
+    }
+
+    /// As [`Log::open`], changing nothing.
+    pub fn open_read_only(
+        disk: Arc<dyn Disk>,
+        dir: PathBuf,
+        key: u32,
+        space: SpaceBook,
+    ) -> Result<Log> {
+        let names = disk.list(&dir).map_err(|e| StoreError::io("list", &dir, e))?;
+        let mut segments = HashMap::new();
+        let mut next = 1;
+        for name in &names {
+            let Some((stem, kind)) = name.to_str().and_then(|n| n.split_once('.')) else {
+                continue;
+            };
+            let Ok(id) = u32::from_str_radix(stem, 16) else { continue };
+            next = next.max(id + 1);
+            if kind == "records" {
+                let segment = Segment::open(&*disk, &dir, id, salt(key, id))?;
+                space.add(segment.footprint());
+                segments.insert(id, Arc::new(segment));
+            }
+        }
+        Ok(Log {
+            disk,
+            dir,
+            key,
+            lanes: Default::default(),
+            segments: RwLock::new(segments),
+            next_seq: AtomicU64::new(1),
+            next_segment: AtomicU32::new(next),
+            dir_unsynced: AtomicBool::new(true),
+            failure: OnceLock::new(),
+            space,
+            appended: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+        })
+    }
+
+    /// The number that the next record gets, at least.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq.load(Ordering::Acquire)
+    }
+
+    /// Recovery says where numbering goes on.
+    pub fn resume_after(&self, seq: Seq) {
+        self.next_seq.fetch_max(seq.0 + 1, Ordering::AcqRel);
+    }
+
+    pub fn segment(&self, id: u32) -> Option<Arc<Segment>> {
+        self.segments.read().get(&id).cloned()
+    }
+
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        let mut all: Vec<_> = self.segments.read().values().cloned().collect();
+        all.sort_by_key(|s| s.id);
+        all
+    }
+
+    pub fn failure(&self) -> Option<StoreError> {
+        let (what, cause) = self.failure.get()?;
+        Some(StoreError::Failed { what: what.clone(), cause: cause.clone() })
+    }
+
+    /// Sorts an error of a log call: no space is `Full`, anything else stops the log.
+    fn judge(&self, error: StoreError) -> StoreError {
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full,
+            _ => {
+                let StoreError::Io { op, path, source } = &error else { return error };
+                let what = format!("{op} {}", path.display());
+                if self.failure.set((what, source.to_string())).is_ok() {
+                    tracing::error!(error = %error, "the store takes no more writes");
+                }
+                self.failure().unwrap_or(error)
+            }
+        }
+    }
+
+    /// Appends payload for a range of a file; `placed` is called with each record made of it.
+    pub fn append(
+        &self,
+        lane: u64,
+        write: Write<'_>,
+        placed: impl FnMut(&Segment, &Record),
+    ) -> Result<()> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        let len = write.data.len() as u64;
+        let mut lane = self.pick_lane(lane);
+        lane.append(self, write, placed).map_err(|e| self.judge(e))?;
+        self.appended.fetch_add(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Appends a record without payload and gives its number.
+    pub fn append_control(&self, record: Record) -> Result<Seq> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        self.pick_lane(record.file.0).append_control(self, record).map_err(|e| self.judge(e))
+    }
+
+    /// The hinted lane if it is free, else any free one, else the hinted one after waiting for
+    /// the copy that is going on there.
+    fn pick_lane(&self, hint: u64) -> parking_lot::MutexGuard<'_, Lane> {
+        let first = (hint % LANES as u64) as usize;
+        (0..LANES)
+            .find_map(|n| self.lanes[(first + n) % LANES].try_lock())
+            .unwrap_or_else(|| self.lanes[first].lock())
+    }
+
+    /// A number for a new dirty life, drawn from the same counter so that it is never reused.
+    pub fn new_file_no(&self) -> FileNo {
+        FileNo(self.take_seq(1))
+    }
+
+    fn take_seq(&self, count: u64) -> u64 {
+        self.next_seq.fetch_add(count, Ordering::AcqRel)
+    }
+
+    fn new_segment(&self, room: Room) -> Result<Arc<Segment>> {
+        let size = self.space.segment_size();
+        let footprint = size + segment::records_len(size);
+        if !self.space.reserve(footprint, room) {
+            return Err(StoreError::Full);
+        }
+        let id = self.next_segment.fetch_add(1, Ordering::Relaxed);
+        match Segment::create(&*self.disk, &self.dir, id, salt(self.key, id), size) {
+            Ok(segment) => {
+                self.dir_unsynced.store(true, Ordering::Release);
+                let segment = Arc::new(segment);
+                self.segments.write().insert(id, segment.clone());
+                Ok(segment)
+            }
+            Err(error) => {
+                self.space.release(footprint);
+                Err(error)
+            }
+        }
+    }
+
+    /// Every record appended before this call, and its payload, is durable afterwards.
+    pub fn sync(&self) -> Result<()> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        let appended = self.appended.load(Ordering::Acquire);
+        self.sync_lanes().map_err(|e| match self.judge(e) {
+            // A sync that fails for want of space has lost pages all the same.
+            StoreError::Full => {
+                let what = ("sync the log".to_string(), "no space left".to_string());
+                self.failure.get_or_init(|| what);
+                self.failure().unwrap_or(StoreError::Full)
+            }
+            other => other,
+        })?;
+        self.durable.fetch_max(appended, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn sync_lanes(&self) -> Result<()> {
+        if self.dir_unsynced.swap(false, Ordering::AcqRel) {
+            if let Err(e) = self.disk.sync_dir(&self.dir) {
+                self.dir_unsynced.store(true, Ordering::Release);
+                return Err(StoreError::io("sync", &self.dir, e));
+            }
+        }
+        for lane in &self.lanes {
+            let unsynced = lane.lock().unsynced();
+            for segment in unsynced {
+                match segment.sync()? {
+                    Some(upto) => lane.lock().note_synced(self, &segment, upto)?,
+                    None => lane.lock().forget_if_sealed(&segment),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of segments that lanes append to but nothing needs, so that they can be freed.
+    pub fn retire_idle(&self) -> Result<()> {
+        for lane in &self.lanes {
+            lane.lock().retire_if_dead(self).map_err(|e| self.judge(e))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a sealed segment's files. Only after the index's durable checkpoint no longer
+    /// refers to it: see `maintain`.
+    pub fn free(&self, id: u32) -> Result<u64> {
+        let Some(segment) = self.segment(id) else { return Ok(0) };
+        segment.remove(&*self.disk, &self.dir)?;
+        self.segments.write().remove(&id);
+        self.space.release(segment.footprint());
+        Ok(segment.footprint())
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// What [`Log::append`] takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    pub kind: Kind,
+    pub file: FileNo,
+    pub offset: u64,
+    pub data: &'a [u8],
+    pub time: Timestamp,
+}
+
+fn salt(key: u32, id: u32) -> u32 {
+    crc32c::crc32c_append(key, &id.to_le_bytes())
+}

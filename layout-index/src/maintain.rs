@@ -1,0 +1,320 @@
+//! Merging extents into the index, moving its checkpoint, freeing and compacting segments.
+//!
+//! A checkpoint, in order:
+//! 1. freeze every file's extents in memory, and note the number C below which nothing is in
+//!    flight any more;
+//! 2. sync the log: the index never refers to payload that a power failure could lose;
+//! 3. write the frozen extents and the rows to RocksDB;
+//! 4. write C and flush RocksDB;
+//! 5. remove segments that were dead before C.
+//!
+//! *Killed before 4 is done*: the old checkpoint holds; every segment it needs is still there,
+//! because 5 goes by the checkpoint on disk. *Killed in 5*: leftovers, removed at the next
+//! checkpoint, for nothing counts on them.
+
+use crate::error::{Result, StoreError};
+use crate::extent::{ExtentMap, Place};
+use crate::file::File;
+use crate::index::{Change, FileRow};
+use crate::log::record::{Kind, Record};
+use crate::log::segment::{Records, Segment};
+use crate::shared::{Gone, Shared, Tally};
+use crate::store::Event;
+use crate::types::{ByteRange, FileNo, Seq};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often the thread looks when nobody wakes it.
+const TURN: Duration = Duration::from_millis(200);
+/// The longest that replay after a crash has to reach back, in time.
+const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
+/// Dead segments wait this long for company, unless the store is filling up.
+const RECLAIM_AGE: Duration = Duration::from_secs(2);
+
+struct Frozen {
+    file: Arc<File>,
+    no: FileNo,
+    row: FileRow,
+    recent: Arc<ExtentMap>,
+    tally: Arc<Tally>,
+}
+
+pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
+    let _one = shared.maintenance.merging.lock();
+    let dead = dead_segments(shared);
+    let (frozen, ended, upto) = freeze(shared);
+    shared.log.sync()?;
+    for part in &frozen {
+        merge(shared, part)?;
+    }
+    for tally in &ended {
+        shared.index.remove_file(tally.no, |start, extent| {
+            shared.dropped(tally, start, &extent, Gone::Superseded);
+        })?;
+        tally.cold.store(0, Ordering::Release);
+    }
+    shared.index.commit(upto)?;
+    for part in frozen {
+        part.file.thaw(part.no);
+        shared.hot.fetch_sub(part.recent.len() as u64, Ordering::Relaxed);
+    }
+    for (id, seen_at) in dead {
+        if seen_at <= upto.0 + 1 {
+            shared.log.free(id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sealed segments without live payload, with a number that everything which emptied them is
+/// below.
+fn dead_segments(shared: &Shared) -> Vec<(u32, u64)> {
+    let dead = |s: &&Arc<Segment>| s.is_sealed() && s.live() == 0;
+    let found: Vec<u32> = shared.log.segments().iter().filter(dead).map(|s| s.id).collect();
+    let seen_at = shared.log.next_seq();
+    found.into_iter().map(|id| (id, seen_at)).collect()
+}
+
+fn freeze(shared: &Arc<Shared>) -> (Vec<Frozen>, Vec<Arc<Tally>>, Seq) {
+    // Whatever has a lower number is either in memory when its file is looked at below, or in
+    // flight there and then lowers the checkpoint.
+    let mut next = shared.log.next_seq();
+    let mut frozen = Vec::new();
+    for file in shared.all_files() {
+        let mut inner = file.inner();
+        if let Some(floor) = inner.active.floor(ByteRange::ALL) {
+            next = next.min(floor);
+        }
+        let Some(life) = &mut inner.life else { continue };
+        // A map that an interrupted merge left behind goes first, below what came since.
+        let recent = match life.frozen.take() {
+            Some(left) => {
+                let mut all = ExtentMap::clone(&left);
+                for (start, extent) in life.hot.iter() {
+                    all.insert(*start, *extent, |s, e| {
+                        shared.dropped(&life.tally, s, &e, Gone::Superseded);
+                    });
+                }
+                let before = left.len() + life.hot.len();
+                shared.hot.fetch_sub((before - all.len()) as u64, Ordering::Relaxed);
+                all
+            }
+            None if life.hot.is_empty() && !life.row_changed => continue,
+            None => std::mem::take(&mut life.hot),
+        };
+        life.hot = ExtentMap::default();
+        let recent = Arc::new(recent);
+        life.frozen = Some(recent.clone());
+        life.freezes += 1;
+        life.row_changed = false;
+        let (no, row, tally) = (life.no, life.row.clone(), life.tally.clone());
+        drop(inner);
+        frozen.push(Frozen { file, no, row, recent, tally });
+    }
+    let ended = std::mem::take(&mut *shared.ended.lock());
+    (frozen, ended, Seq(next - 1))
+}
+
+fn merge(shared: &Shared, part: &Frozen) -> Result<()> {
+    let change = Change {
+        no: part.no,
+        row: &part.row,
+        recent: &part.recent,
+        has_cold: part.tally.cold.load(Ordering::Acquire) > 0,
+    };
+    let merged = shared.index.merge(&change, |start, extent| {
+        shared.dropped(&part.tally, start, &extent, Gone::Elsewhere);
+    })?;
+    part.tally.cold.fetch_add(merged.added, Ordering::AcqRel);
+    part.tally.cold.fetch_sub(merged.removed, Ordering::AcqRel);
+    Ok(())
+}
+
+impl File {
+    /// The frozen extents are in RocksDB: readers find them there.
+    fn thaw(&self, no: FileNo) {
+        if let Some(life) = self.inner().life.as_mut().filter(|life| life.no == no) {
+            life.frozen = None;
+        }
+    }
+}
+
+pub(crate) fn start(shared: &Arc<Shared>) -> Result<()> {
+    let mut state = shared.maintenance.state.lock();
+    if state.running {
+        return Ok(());
+    }
+    let weak = Arc::downgrade(shared);
+    std::thread::Builder::new()
+        .name("maintain".into())
+        .spawn(move || {
+            let mut turn = Turn::default();
+            while let Some(shared) = weak.upgrade() {
+                if !wait(&shared) {
+                    break;
+                }
+                turn.take(&shared);
+                let mut state = shared.maintenance.state.lock();
+                state.rounds += 1;
+                shared.maintenance.changed.notify_all();
+            }
+        })
+        .map_err(|e| StoreError::io("start a thread for", shared.log.dir(), e))?;
+    state.running = true;
+    Ok(())
+}
+
+pub(crate) fn stop(shared: &Shared) {
+    let mut state = shared.maintenance.state.lock();
+    if state.running {
+        state.stop = true;
+        shared.maintenance.changed.notify_all();
+        while state.running {
+            shared.maintenance.changed.wait(&mut state);
+        }
+    }
+}
+
+/// Sleeps until the next turn; false when it is time to stop.
+fn wait(shared: &Shared) -> bool {
+    let mut state = shared.maintenance.state.lock();
+    if !state.stop && !state.kicked {
+        shared.maintenance.changed.wait_for(&mut state, TURN);
+    }
+    state.kicked = false;
+    if state.stop {
+        state.running = false;
+        shared.maintenance.changed.notify_all();
+    }
+    !state.stop
+}
+
+/// What the thread remembers from turn to turn.
+#[derive(Default)]
+struct Turn {
+    last_checkpoint: Option<Instant>,
+    last_seq: u64,
+    dead_since: Option<Instant>,
+    failed: bool,
+}
+
+impl Turn {
+    fn take(&mut self, shared: &Arc<Shared>) {
+        if self.failed {
+            return;
+        }
+        if let Err(error) = self.try_take(shared) {
+            self.failed = shared.log.failure().is_some();
+            tracing::error!(%error, "maintenance of the store failed; it is tried again");
+        }
+    }
+
+    fn try_take(&mut self, shared: &Arc<Shared>) -> Result<()> {
+        let pressed = shared.log.space.above_high();
+        if pressed {
+            shared.tell(Event::Pressure);
+        }
+        if pressed || shared.undrained.load(Ordering::Relaxed) == 0 {
+            shared.log.retire_idle()?;
+        }
+        if self.is_due(shared, pressed) {
+            self.last_seq = shared.log.next_seq();
+            checkpoint(shared)?;
+            self.last_checkpoint = Some(Instant::now());
+            self.dead_since = None;
+        }
+        if pressed || shared.log.space.used() > shared.log.space.capacity() / 2 {
+            compact_one(shared)?;
+        }
+        Ok(())
+    }
+
+    fn is_due(&mut self, shared: &Shared, pressed: bool) -> bool {
+        if shared.hot.load(Ordering::Relaxed) > shared.hot_limit {
+            return true;
+        }
+        let dead = !dead_segments(shared).is_empty();
+        let since = match (dead, self.dead_since) {
+            (false, _) => None,
+            (true, known) => Some(known.unwrap_or_else(Instant::now)),
+        };
+        self.dead_since = since;
+        if since.is_some_and(|t| pressed || t.elapsed() >= RECLAIM_AGE) {
+            return true;
+        }
+        let since = *self.last_checkpoint.get_or_insert_with(Instant::now);
+        since.elapsed() >= CHECKPOINT_AGE && shared.log.next_seq() != self.last_seq
+    }
+}
+
+/// Moves the live payload of the emptiest sealed segment to the end of the log, if it is at
+/// least half dead. The copy is a record of its own: *killed in between*, both are there and
+/// the newer wins, with the same bytes.
+fn compact_one(shared: &Arc<Shared>) -> Result<()> {
+    let half_dead = |s: &&Arc<Segment>| {
+        s.is_sealed() && s.live() > 0 && s.live() <= s.written() / 2
+    };
+    let segments = shared.log.segments();
+    let Some(segment) = segments.iter().filter(half_dead).min_by_key(|s| s.live()) else {
+        return Ok(());
+    };
+    let mut by_no: HashMap<FileNo, Arc<File>> = HashMap::new();
+    for file in shared.all_files() {
+        if let Some(no) = file.life_no() {
+            by_no.insert(no, file);
+        }
+    }
+    let mut records = Records::new(segment);
+    while let Some(found) = records.next()? {
+        let Ok((_, record)) = found else { continue };
+        if !matches!(record.kind, Kind::Write | Kind::Moved) {
+            continue;
+        }
+        let Some(file) = by_no.get(&record.file) else { continue };
+        match file.relocate(segment, &record) {
+            // A damaged unit stays where it is: reads and the drain report it.
+            Err(StoreError::Checksum { .. }) | Ok(()) => {}
+            Err(StoreError::Full) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl File {
+    /// Appends again what `segment` still holds of a record's range.
+    fn relocate(&self, segment: &Segment, record: &Record) -> Result<()> {
+        let range = ByteRange { start: record.offset, end: record.offset + record.len };
+        let _held = self.hold_range(range);
+        let mut parts = Vec::new();
+        match self.visible(range) {
+            Err(StoreError::Clean) => return Ok(()),
+            found => {
+                for (start, extent) in found? {
+                    match extent.place {
+                        Place::Log { unit, .. } if unit.segment == segment.id => {
+                            parts.push((start, extent));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let mut bytes = Vec::new();
+        for (start, extent) in parts {
+            let Place::Log { unit, skip } = extent.place else { continue };
+            segment.read_unit(&unit, &mut bytes)?.ok_or(StoreError::Checksum {
+                file: self.id(),
+                range,
+                segment: unit.segment,
+                offset: unit.offset,
+            })?;
+            let len = (extent.end - start) as usize;
+            let data = &bytes[skip as usize..skip as usize + len];
+            self.write_moved(start, data, record.time)?;
+        }
+        Ok(())
+    }
+}

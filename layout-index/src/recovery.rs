@@ -1,0 +1,289 @@
+//! Bringing memory back to what the log says: rows and extents from the index, then every record
+//! after its checkpoint, in order.
+//!
+//! | killed … | seen here |
+//! |---|---|
+//! | between payload and record | nothing: the write was not acknowledged |
+//! | between record and reply | the write |
+//! | between `Drained` and the next checkpoint | the extents come back from the index or the log and `Drained` removes them again |
+//! | during a merge | older or newer rows; replay from the older checkpoint ends in the same state |
+//! | power lost | records that no `Synced` record vouches for count only if their payload matches |
+//!
+//! A damaged record or payload in the durable part of the log is reported. Its bytes stay
+//! unreadable (`Checksum`) rather than show what was there before.
+
+use crate::error::Result;
+use crate::file::{Drained, File, IntroPayload, Life, row_of};
+use crate::log::record::{Kind, Record};
+use crate::log::segment::{Records, Segment};
+use crate::shared::{Gone, Shared};
+use crate::store::file_of;
+use crate::types::{ByteRange, FileNo, Seq};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryReport {
+    /// Records replayed from the log because the index did not have them yet.
+    pub replayed: u64,
+    /// Records at the unsynced end of the log that a power failure tore: dropped, as promised.
+    pub torn: u64,
+    /// One sentence for each record that was durable and is damaged now.
+    pub damaged: Vec<String>,
+    pub files: usize,
+    pub undrained: u64,
+    pub seconds: f64,
+}
+
+struct Replay<'a> {
+    shared: &'a Arc<Shared>,
+    files: HashMap<FileNo, Arc<File>>,
+    /// How far each segment is known to be durable, in bytes of records.
+    durable: HashMap<u32, u64>,
+    report: RecoveryReport,
+}
+
+pub(crate) fn recover(shared: &Arc<Shared>) -> Result<RecoveryReport> {
+    let began = Instant::now();
+    let mut replay = Replay {
+        shared,
+        files: HashMap::new(),
+        durable: HashMap::new(),
+        report: RecoveryReport::default(),
+    };
+    let checkpoint = shared.index.checkpoint()?;
+    shared.log.resume_after(checkpoint);
+    replay.load_index()?;
+    replay.run(checkpoint)?;
+    let mut report = replay.report;
+    report.files = replay.files.len();
+    report.undrained = shared.undrained.load(Ordering::Relaxed);
+    report.seconds = began.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+impl Replay<'_> {
+    fn load_index(&mut self) -> Result<()> {
+        for (no, row) in self.shared.index.files()? {
+            let file = file_of(self.shared, row.id);
+            let mut life = Life::new(no, row.clone(), self.shared.tally(no, row.uid));
+            life.row_changed = false;
+            file.install(life);
+            self.files.insert(no, file);
+        }
+        let (files, shared) = (&self.files, self.shared);
+        let mut missing: HashMap<u32, u64> = HashMap::new();
+        shared.index.for_each_extent(|no, start, extent| {
+            let Some(file) = files.get(&no) else { return };
+            let inner = file.inner();
+            let Some(life) = &inner.life else { return };
+            life.tally.cold.fetch_add(1, Ordering::Relaxed);
+            if let Some((segment, bytes)) = extent.payload(start) {
+                shared.took(&life.tally, bytes);
+                match shared.log.segment(segment) {
+                    Some(segment) => segment.add_live(bytes),
+                    None => *missing.entry(segment).or_default() += bytes,
+                }
+            }
+        })?;
+        self.report.damaged.extend(missing.into_iter().map(|(segment, bytes)| {
+            format!("segment {segment} is missing and the index counts on {bytes} bytes of it")
+        }));
+        Ok(())
+    }
+
+    fn run(&mut self, checkpoint: Seq) -> Result<()> {
+        let segments = self.shared.log.segments();
+        let mut tails = Vec::new();
+        for segment in &segments {
+            let newest = self.survey(segment)?;
+            self.shared.log.resume_after(newest);
+            if newest > checkpoint {
+                tails.push(segment);
+            }
+        }
+        let mut readers: Vec<Reader<'_>> = tails.iter().map(|s| Reader::new(s)).collect();
+        let mut heap = BinaryHeap::new();
+        for (n, reader) in readers.iter_mut().enumerate() {
+            if let Some(seq) = self.next_of(reader, checkpoint)? {
+                heap.push(Reverse((seq, n)));
+            }
+        }
+        while let Some(Reverse((_, n))) = heap.pop() {
+            let reader = &mut readers[n];
+            if let Some((position, record)) = reader.pending.take() {
+                self.apply(reader, position, record)?;
+            }
+            if let Some(seq) = self.next_of(reader, checkpoint)? {
+                heap.push(Reverse((seq, n)));
+            }
+        }
+        Ok(())
+    }
+
+    /// First pass over a segment: its newest number, and what its `Synced` records vouch for.
+    fn survey(&mut self, segment: &Segment) -> Result<Seq> {
+        let mut newest = Seq(0);
+        let mut records = Records::new(segment);
+        while let Some(found) = records.next()? {
+            let Ok((_, record)) = found else { continue };
+            newest = newest.max(record.seq);
+            if record.kind == Kind::Synced {
+                let upto = self.durable.entry(record.file.0 as u32).or_default();
+                *upto = (*upto).max(record.arg);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Puts the segment's next record after the checkpoint into `pending` and gives its number.
+    fn next_of(&mut self, reader: &mut Reader<'_>, checkpoint: Seq) -> Result<Option<Seq>> {
+        while let Some(found) = reader.records.next()? {
+            match found {
+                Ok((_, record)) if record.seq <= checkpoint => {}
+                Ok((position, record)) => {
+                    reader.pending = Some((position, record));
+                    return Ok(Some(record.seq));
+                }
+                Err(position) => {
+                    if self.is_durable(reader.segment, position) {
+                        self.report.damaged.push(format!(
+                            "segment {} record at {position}: unreadable; the write it stood for is lost",
+                            reader.segment.id
+                        ));
+                    } else {
+                        self.report.torn += 1;
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_durable(&self, segment: &Segment, position: u64) -> bool {
+        self.durable.get(&segment.id).is_some_and(|upto| position < *upto)
+    }
+
+    fn apply(&mut self, reader: &mut Reader<'_>, position: u64, record: Record) -> Result<()> {
+        let segment = reader.segment;
+        if record.kind.has_payload()
+            && !self.is_durable(segment, position)
+            && !reader.payload_matches(&record)?
+        {
+            self.report.torn += 1;
+            return Ok(());
+        }
+        self.report.replayed += 1;
+        let shared = self.shared;
+        if record.kind == Kind::Intro {
+            return self.introduce(segment, &record);
+        }
+        if record.kind == Kind::Synced {
+            return Ok(());
+        }
+        // A file that nobody introduced had its end of life in the index already.
+        let Some(file) = self.files.get(&record.file).cloned() else { return Ok(()) };
+        let range = ByteRange { start: record.offset, end: record.offset + record.len };
+        if record.kind == Kind::Drained {
+            return file.forget_drained(Drained { range, upto: Seq(record.arg) }).map(|_| ());
+        }
+        let mut inner = file.inner();
+        let Some(life) = &mut inner.life else { return Ok(()) };
+        match record.kind {
+            Kind::Write | Kind::Moved => {
+                segment.add_live(record.len);
+                let time = (record.kind == Kind::Write).then_some(record.time);
+                life.put(shared, record.offset, record.extent(segment.id), time);
+            }
+            Kind::Truncate => life.truncate(shared, record.offset, record.seq, record.time),
+            Kind::Zero => life.zero(shared, range, record.arg == 1, record.seq, record.time),
+            Kind::Mtime => life.set_mtime(record.time),
+            Kind::Through => life.through(shared, range, record.seq, record.time),
+            Kind::Trimmed => life.trimmed(record.arg),
+            Kind::Unlinked => life.row.unlinked = true,
+            Kind::Clean | Kind::Discard => {
+                drop(inner);
+                let pin = file.end_life(Gone::Elsewhere);
+                self.files.remove(&record.file);
+                drop(pin);
+            }
+            Kind::Intro | Kind::Drained | Kind::Synced => {}
+        }
+        Ok(())
+    }
+
+    fn introduce(&mut self, segment: &Segment, record: &Record) -> Result<()> {
+        let mut bytes = Vec::new();
+        let payload = match segment.read_unit(&record.unit(segment.id), &mut bytes)? {
+            Some(()) => serde_json::from_slice::<IntroPayload>(&bytes).map_err(|e| e.to_string()),
+            None => Err("it does not match its checksum".to_string()),
+        };
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(why) => {
+                self.report.damaged.push(format!(
+                    "segment {}: the introduction of file number {} is unreadable ({why}); its writes are lost",
+                    segment.id, record.file.0
+                ));
+                return Ok(());
+            }
+        };
+        if self.files.contains_key(&record.file) {
+            return Ok(());
+        }
+        let file = file_of(self.shared, payload.id);
+        // A life begins only after the one before has ended, so that end happened even where a
+        // power failure took its record.
+        if let Some(older) = file.life_no() {
+            self.files.remove(&older);
+            drop(file.end_life(Gone::Elsewhere));
+        }
+        let row = row_of(payload.id, &payload.intro);
+        let tally = self.shared.tally(record.file, row.uid);
+        file.install(Life::new(record.file, row, tally));
+        self.files.insert(record.file, file);
+        Ok(())
+    }
+}
+
+struct Reader<'a> {
+    segment: &'a Arc<Segment>,
+    records: Records<'a>,
+    pending: Option<(u64, Record)>,
+    /// The last payload that matched: where it ended and the checksum of its unit so far.
+    verified: Option<(u32, u32)>,
+    buf: Vec<u8>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(segment: &'a Arc<Segment>) -> Reader<'a> {
+        Reader {
+            segment,
+            records: Records::new(segment),
+            pending: None,
+            verified: None,
+            buf: Vec::new(),
+        }
+    }
+
+    /// Checks a payload against its record, going on from the one before where they share a unit.
+    fn payload_matches(&mut self, record: &Record) -> Result<bool> {
+        let (start, seed) = match self.verified {
+            Some((end, crc)) if record.payload.back > 0 && end == record.payload.offset => {
+                (record.payload.offset, crc)
+            }
+            _ => (record.payload.offset - record.payload.back, 0),
+        };
+        let end = record.payload.offset + record.len as u32;
+        self.buf.resize((end - start) as usize, 0);
+        let n = self.segment.read_payload(&mut self.buf, u64::from(start))?;
+        let good = n == self.buf.len()
+            && crc32c::crc32c_append(seed, &self.buf) == record.payload.crc;
+        self.verified = good.then_some((end, record.payload.crc));
+        Ok(good)
+    }
+}

@@ -1,0 +1,175 @@
+//! What every file of a store has in common: the log, the index, the books.
+
+use crate::error::{Result, StoreError};
+use crate::extent::Extent;
+use crate::file::File;
+use crate::index::Index;
+use crate::log::Log;
+use crate::store::Event;
+use crate::types::{FileId, FileNo, Seq};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+pub(crate) struct Shared {
+    pub log: Log,
+    pub index: Index,
+    pub files: Mutex<HashMap<FileId, Entry>>,
+    pub users: Mutex<HashMap<u32, Arc<AtomicU64>>>,
+    /// Lives that have ended and whose rows the index may still have.
+    pub ended: Mutex<Vec<Arc<Tally>>>,
+    pub listener: RwLock<Option<Box<dyn Fn(Event) + Send + Sync>>>,
+    pub undrained: AtomicU64,
+    pub canonical: AtomicU64,
+    pub superseded: AtomicU64,
+    pub through: AtomicU64,
+    /// Extents in memory, and how many there may be.
+    pub hot: AtomicU64,
+    pub hot_limit: u64,
+    pub maintenance: Maintenance,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("dir", &self.log.dir()).finish_non_exhaustive()
+    }
+}
+
+/// A file in the registry: kept alive by the store while it is dirty, by its users otherwise.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub file: Weak<File>,
+    pub pinned: Option<Arc<File>>,
+}
+
+/// How the maintenance thread is woken, stopped, and waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Maintenance {
+    pub state: Mutex<MaintenanceState>,
+    pub changed: Condvar,
+    /// One merge at a time.
+    pub merging: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct MaintenanceState {
+    pub stop: bool,
+    pub kicked: bool,
+    pub running: bool,
+    /// Counts finished merges, for those who wait for room in memory.
+    pub rounds: u64,
+}
+
+/// What one dirty life holds, by the books.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    pub no: FileNo,
+    /// Extents of this life in RocksDB.
+    pub cold: AtomicU64,
+    /// Payload bytes of its extents, in memory or RocksDB. Exact after a merge; until then it
+    /// counts bytes in RocksDB that newer ones in memory hide.
+    pub undrained: AtomicU64,
+    pub user: Arc<AtomicU64>,
+}
+
+/// Why payload is no longer needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// Something newer replaced it before it was drained.
+    Superseded,
+    /// Its bytes are elsewhere: drained, or moved by compaction.
+    Elsewhere,
+}
+
+impl Shared {
+    pub fn tally(&self, no: FileNo, uid: u32) -> Arc<Tally> {
+        let user = self.users.lock().entry(uid).or_default().clone();
+        Arc::new(Tally { no, cold: AtomicU64::new(0), undrained: AtomicU64::new(0), user })
+    }
+
+    /// Payload entered the books (its segment's live bytes were counted when it was appended).
+    pub fn took(&self, tally: &Tally, bytes: u64) {
+        tally.undrained.fetch_add(bytes, Ordering::Relaxed);
+        tally.user.fetch_add(bytes, Ordering::Relaxed);
+        self.undrained.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// An extent, or a part of one, is no longer needed.
+    pub fn dropped(&self, tally: &Tally, start: u64, extent: &Extent, why: Gone) {
+        let Some((segment, bytes)) = extent.payload(start) else { return };
+        if let Some(segment) = self.log.segment(segment) {
+            segment.sub_live(bytes);
+        }
+        tally.undrained.fetch_sub(bytes, Ordering::Relaxed);
+        tally.user.fetch_sub(bytes, Ordering::Relaxed);
+        self.undrained.fetch_sub(bytes, Ordering::Relaxed);
+        if why == Gone::Superseded {
+            self.superseded.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    pub fn tell(&self, event: Event) {
+        if let Some(listener) = &*self.listener.read() {
+            listener(event);
+        }
+    }
+
+    pub fn pin(&self, file: &Arc<File>) {
+        if let Some(entry) = self.files.lock().get_mut(&file.id()) {
+            entry.pinned = Some(file.clone());
+        }
+    }
+
+    /// Gives the pin back to the caller, who drops it outside all locks.
+    pub fn unpin(&self, id: FileId) -> Option<Arc<File>> {
+        self.files.lock().get_mut(&id).and_then(|entry| entry.pinned.take())
+    }
+
+    /// Lets every file go: they hold this state and this state holds them.
+    pub fn unpin_all(&self) {
+        let pins: Vec<_> =
+            self.files.lock().values_mut().filter_map(|entry| entry.pinned.take()).collect();
+        drop(pins);
+    }
+
+    pub fn all_files(&self) -> Vec<Arc<File>> {
+        self.files.lock().values().filter_map(|entry| entry.file.upgrade()).collect()
+    }
+
+    /// Wakes maintenance now rather than at its next turn.
+    pub fn kick(&self) {
+        self.maintenance.state.lock().kicked = true;
+        self.maintenance.changed.notify_all();
+    }
+
+    /// True when extents in memory have passed the limit and writers should let the merge pass.
+    pub fn memory_is_short(&self) -> bool {
+        self.hot.load(Ordering::Relaxed) > 2 * self.hot_limit
+    }
+
+    /// Waits for one merge, if there is a thread that does them.
+    pub fn wait_for_memory(&self) {
+        let mut state = self.maintenance.state.lock();
+        state.kicked = true;
+        self.maintenance.changed.notify_all();
+        let round = state.rounds;
+        while state.running && state.rounds == round {
+            self.maintenance.changed.wait(&mut state);
+        }
+    }
+
+    pub fn segment_of(&self, file: FileId, extent: &Extent, start: u64) -> Result<Option<Arc<crate::log::segment::Segment>>> {
+        let Some((id, _)) = extent.payload(start) else { return Ok(None) };
+        match self.log.segment(id) {
+            Some(segment) => Ok(Some(segment)),
+            None => Err(StoreError::Unusable(format!(
+                "file {file} offset {start}: segment {id} of the log is missing"
+            ))),
+        }
+    }
+
+    pub fn upto_now(&self) -> Seq {
+        Seq(self.log.next_seq() - 1)
+    }
+}

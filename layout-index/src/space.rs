@@ -1,0 +1,158 @@
+//! How much of the node's disk the store may take, and what it has taken.
+
+use crate::log::Room;
+use crate::log::segment::records_len;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const MAX_SEGMENT: u64 = 64 << 20;
+const MIN_SEGMENT: u64 = 1 << 20;
+/// Segments that only records without payload may take: enough to say "drained" for everything
+/// when the store is full of data.
+const RESERVED_SEGMENTS: u64 = 2;
+/// The longest that one write is held back just below a full store.
+const MAX_DELAY: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpaceOptions {
+    /// Bytes the log may occupy; `None` takes 80 % of what is free when the store is opened.
+    pub capacity: Option<u64>,
+    /// Bytes of one data segment; `None` derives it from the capacity (64 MiB at most).
+    pub segment: Option<u64>,
+    /// Fraction of the capacity above which writers are slowed.
+    pub high_watermark: f64,
+    /// Fraction of the capacity that one user's undrained data may take.
+    pub user_share: f64,
+}
+
+impl Default for SpaceOptions {
+    fn default() -> Self {
+        Self { capacity: None, segment: None, high_watermark: 0.75, user_share: 0.8 }
+    }
+}
+
+/// The store's room at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Space {
+    pub capacity: u64,
+    /// Bytes in segments that exist.
+    pub used: u64,
+    /// Payload bytes that some extent still needs.
+    pub live: u64,
+    pub high_watermark: u64,
+    pub segment: u64,
+    pub segments: usize,
+}
+
+/// Keeps account of segments' bytes against the capacity.
+#[derive(Debug)]
+pub struct SpaceBook {
+    capacity: u64,
+    segment: u64,
+    high: u64,
+    user_share: u64,
+    used: AtomicU64,
+}
+
+impl SpaceBook {
+    pub fn new(options: &SpaceOptions, free: u64) -> SpaceBook {
+        let capacity = options.capacity.unwrap_or(free / 10 * 8);
+        let segment = options.segment.unwrap_or(capacity / 32).clamp(MIN_SEGMENT, MAX_SEGMENT);
+        // Both ends are rounded to pages: fallocate and the kernel's copies like that best.
+        let segment = segment / 4096 * 4096;
+        SpaceBook {
+            capacity,
+            segment,
+            high: (capacity as f64 * options.high_watermark) as u64,
+            user_share: (capacity as f64 * options.user_share) as u64,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    pub fn segment_size(&self) -> u64 {
+        self.segment
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub fn high_watermark(&self) -> u64 {
+        self.high
+    }
+
+    pub fn user_share(&self) -> u64 {
+        self.user_share
+    }
+
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub fn above_high(&self) -> bool {
+        self.used() > self.high
+    }
+
+    pub fn add(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn release(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes room for a segment, or says that there is none.
+    pub fn reserve(&self, bytes: u64, room: Room) -> bool {
+        let kept_back = match room {
+            Room::Data => RESERVED_SEGMENTS * (self.segment + records_len(self.segment)),
+            Room::Control => 0,
+        };
+        let limit = self.capacity.saturating_sub(kept_back);
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                let after = used.checked_add(bytes)?;
+                (after <= limit).then_some(after)
+            })
+            .is_ok()
+    }
+
+    /// How long a writer should wait: nothing up to the high watermark, then growing with the
+    /// square of the way to full, so that the drain's pace is reached without a jolt.
+    pub fn delay(&self) -> Duration {
+        let used = self.used();
+        if used <= self.high {
+            return Duration::ZERO;
+        }
+        let way = (used - self.high) as f64 / (self.capacity - self.high).max(1) as f64;
+        MAX_DELAY.mul_f64((way * way).min(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn book(capacity: u64) -> SpaceBook {
+        SpaceBook::new(&SpaceOptions { capacity: Some(capacity), ..Default::default() }, 0)
+    }
+
+    #[test]
+    fn data_leaves_room_for_control_records() {
+        let book = book(64 << 20);
+        let footprint = book.segment_size() + records_len(book.segment_size());
+        while book.reserve(footprint, Room::Data) {}
+        assert!(book.reserve(footprint, Room::Control), "control records found no room");
+    }
+
+    #[test]
+    fn delay_starts_at_the_high_watermark_and_grows() {
+        let book = book(100 << 20);
+        assert_eq!(book.delay(), Duration::ZERO);
+        book.add(76 << 20);
+        let first = book.delay();
+        book.add(20 << 20);
+        assert!(first > Duration::ZERO && first < book.delay());
+        assert!(book.delay() <= MAX_DELAY);
+    }
+}

@@ -1,0 +1,83 @@
+//! Looking at a store without opening it for use: no lock is taken and nothing is written, so a
+//! daemon may be running (the picture is then a moment old).
+
+use super::{Store, new_shared};
+use crate::disk::RealDisk;
+use crate::error::{Result, StoreError};
+use crate::index::Index;
+use crate::log::Log;
+use crate::recovery::{self, RecoveryReport};
+use crate::space::{SpaceBook, SpaceOptions};
+use crate::superblock::Superblock;
+use crate::types::FileId;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InspectedFile {
+    pub id: FileId,
+    /// Below the backing, where it was when its first byte was absorbed.
+    pub path: PathBuf,
+    pub size: u64,
+    pub undrained: u64,
+    pub uid: u32,
+}
+
+/// A store as it lies on the disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inspection {
+    pub node: String,
+    pub backing: PathBuf,
+    pub rocksdb: String,
+    pub files: Vec<InspectedFile>,
+    pub undrained: u64,
+    pub segments: usize,
+    pub used: u64,
+    pub report: RecoveryReport,
+}
+
+impl Store {
+    pub fn inspect(dir: &Path) -> Result<Inspection> {
+        let disk = RealDisk;
+        let superblock = Superblock::load(&disk, dir)?.ok_or_else(|| {
+            StoreError::Unusable(format!("{} is not a Forebay store", dir.display()))
+        })?;
+        superblock.check_rocksdb(dir)?;
+        let index = Index::open_read_only(&dir.join("index"))?;
+        let space = SpaceBook::new(&SpaceOptions { capacity: Some(0), ..Default::default() }, 0);
+        let log = Log::open_read_only(Arc::new(disk), dir.join("log"), superblock.key, space)?;
+        let shared = new_shared(log, index, u64::MAX);
+        let report = recovery::recover(&shared)?;
+        let mut files: Vec<InspectedFile> = shared
+            .all_files()
+            .iter()
+            .filter_map(|file| {
+                let (intro, stat) = (file.intro()?, file.stat()?);
+                Some(InspectedFile {
+                    id: file.id(),
+                    path: PathBuf::from(std::ffi::OsString::from(
+                        String::from_utf8_lossy(&intro.path).into_owned(),
+                    )),
+                    size: stat.size,
+                    undrained: stat.undrained,
+                    uid: intro.uid,
+                })
+            })
+            .collect();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let inspection = Inspection {
+            node: superblock.node,
+            backing: superblock.backing,
+            rocksdb: superblock.rocksdb,
+            undrained: shared.undrained.load(Ordering::Relaxed),
+            segments: shared.log.segments().len(),
+            used: shared.log.space.used(),
+            files,
+            report,
+        };
+        shared.unpin_all();
+        Ok(inspection)
+    }
+}

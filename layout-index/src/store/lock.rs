@@ -1,0 +1,49 @@
+//! One daemon per store: an advisory lock that the kernel drops when its holder dies.
+
+use crate::error::{Result, StoreError};
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+#[derive(Debug)]
+pub struct Lock {
+    _file: Flock<File>,
+}
+
+impl Lock {
+    pub fn take(dir: &Path) -> Result<Lock> {
+        let path = dir.join("lock");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(|e| StoreError::io("open", &path, e))?;
+        let mut file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(mut file, e)| {
+            if e != nix::errno::Errno::EWOULDBLOCK {
+                return StoreError::io("lock", &path, e.into());
+            }
+            let mut pid = String::new();
+            if let Err(e) = file.read_to_string(&mut pid) {
+                tracing::debug!(error = %e, "the lock's holder is unknown");
+            }
+            StoreError::Unusable(format!(
+                "store {} is in use by process {}; unmount that one first, or give another --store",
+                dir.display(),
+                pid.trim()
+            ))
+        })?;
+        let write = |file: &mut File| {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        write(&mut file).map_err(|e| StoreError::io("write", &path, e))?;
+        Ok(Lock { _file: file })
+    }
+}

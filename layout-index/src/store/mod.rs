@@ -1,0 +1,294 @@
+//! The store as a whole: opening, the registry of files, the books, closing.
+
+mod inspect;
+mod lock;
+
+pub use inspect::{InspectedFile, Inspection};
+
+use crate::disk::Disk;
+use crate::error::{Result, StoreError};
+use crate::file::File;
+use crate::index::Index;
+use crate::log::Log;
+use crate::recovery::{self, RecoveryReport};
+use crate::shared::{Entry, Shared};
+use crate::space::{Space, SpaceBook, SpaceOptions};
+use crate::superblock::{FORMAT, ROCKSDB, Superblock};
+use crate::types::FileId;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A generous estimate of what one extent in memory takes, tree nodes included.
+const EXTENT_MEMORY: u64 = 112;
+
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    pub dir: PathBuf,
+    pub node: String,
+    /// Absolute path of the backing, kept in the superblock so that a store is not drained into
+    /// another tree.
+    pub backing: PathBuf,
+    /// Bound on the index's memory, in bytes: half for extents in memory, half for RocksDB.
+    pub index_memory: u64,
+    pub space: SpaceOptions,
+}
+
+/// What the drain wants to hear. Called on the thread that caused it: must not block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A dirty life began.
+    Dirty(FileId),
+    /// The last writer closed it.
+    Closed(FileId),
+    /// The store is above its high watermark.
+    Pressure,
+}
+
+/// Bytes by mark: since this daemon started, except `undrained`, which is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Taken into the log.
+    pub appended: u64,
+    /// Of those, what a power failure does not lose.
+    pub durable: u64,
+    /// Whose canonical copy is synced.
+    pub canonical: u64,
+    /// Dropped because something newer replaced them (overwrite, truncate, unlink).
+    pub superseded: u64,
+    /// Written through to the canonical file.
+    pub through: u64,
+    /// In the log and not in the canonical file.
+    pub undrained: u64,
+}
+
+#[derive(Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+    dir: PathBuf,
+    node: String,
+    backing: PathBuf,
+    lock: Mutex<Option<lock::Lock>>,
+}
+
+impl Store {
+    /// Locks, checks and recovers the store, creating it in an empty or missing directory.
+    pub fn open(
+        options: StoreOptions,
+        disk: Arc<dyn Disk>,
+    ) -> Result<(Arc<Store>, RecoveryReport)> {
+        let dir = options.dir.clone();
+        create_dir_if_missing(&*disk, &dir)?;
+        let lock = lock::Lock::take(&dir)?;
+        let superblock = prepare_superblock(&*disk, &options)?;
+        let log_dir = dir.join("log");
+        create_dir_if_missing(&*disk, &log_dir)?;
+        let free = disk.free_bytes(&dir).map_err(|e| StoreError::io("statvfs", &dir, e))?;
+        let book = SpaceBook::new(&options.space, free);
+        let index = Index::open(&dir.join("index"), options.index_memory / 2)?;
+        let log = Log::open(disk, log_dir, superblock.key, book)?;
+        let shared = new_shared(log, index, options.index_memory / 2 / EXTENT_MEMORY);
+        let report = recovery::recover(&shared)?;
+        let store = Store {
+            shared,
+            dir,
+            node: superblock.node,
+            backing: superblock.backing,
+            lock: Mutex::new(Some(lock)),
+        };
+        Ok((Arc::new(store), report))
+    }
+
+    /// The one object for this file; a clean one if the store knows nothing of it.
+    pub fn file(&self, id: FileId) -> Arc<File> {
+        file_of(&self.shared, id)
+    }
+
+    /// As [`Store::file`], but only if someone holds it or it has undrained data.
+    pub fn lookup(&self, id: FileId) -> Option<Arc<File>> {
+        self.shared.files.lock().get(&id).and_then(|entry| entry.file.upgrade())
+    }
+
+    /// All files in a dirty life.
+    pub fn dirty_files(&self) -> Vec<Arc<File>> {
+        self.shared.files.lock().values().filter_map(|entry| entry.pinned.clone()).collect()
+    }
+
+    pub fn space(&self) -> Space {
+        let book = &self.shared.log.space;
+        let segments = self.shared.log.segments();
+        Space {
+            capacity: book.capacity(),
+            used: book.used(),
+            live: segments.iter().map(|s| s.live()).sum(),
+            high_watermark: book.high_watermark(),
+            segment: book.segment_size(),
+            segments: segments.len(),
+        }
+    }
+
+    /// How long a writer should wait now; zero below the high watermark.
+    pub fn write_delay(&self) -> Duration {
+        self.shared.log.space.delay()
+    }
+
+    pub fn totals(&self) -> Totals {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Totals {
+            appended: get(&self.shared.log.appended),
+            durable: get(&self.shared.log.durable),
+            canonical: get(&self.shared.canonical),
+            superseded: get(&self.shared.superseded),
+            through: get(&self.shared.through),
+            undrained: get(&self.shared.undrained),
+        }
+    }
+
+    /// Why the store takes no more writes, if so.
+    pub fn failure(&self) -> Option<String> {
+        self.shared.log.failure().map(|e| e.to_string())
+    }
+
+    pub fn set_listener(&self, listener: Box<dyn Fn(Event) + Send + Sync>) {
+        *self.shared.listener.write() = Some(listener);
+    }
+
+    /// Everything acknowledged is durable when this returns.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.log.sync()
+    }
+
+    /// Moves the index's checkpoint to now, then frees segments that nothing needs.
+    pub fn checkpoint(&self) -> Result<()> {
+        crate::maintain::checkpoint(&self.shared)
+    }
+
+    /// Runs merges, checkpoints, reclaim and compaction until [`Store::close`], on one thread.
+    pub fn start_maintenance(&self) -> Result<()> {
+        crate::maintain::start(&self.shared)
+    }
+
+    /// Stops maintenance, checkpoints, lets go of the lock. Undrained data stays for the next
+    /// open.
+    pub fn close(&self) -> Result<()> {
+        crate::maintain::stop(&self.shared);
+        *self.shared.listener.write() = None;
+        let result = match self.shared.log.failure() {
+            Some(failure) => Err(failure),
+            None => crate::maintain::checkpoint(&self.shared),
+        };
+        self.lock.lock().take();
+        result
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    pub fn backing(&self) -> &Path {
+        &self.backing
+    }
+}
+
+impl Drop for Store {
+    /// Without [`Store::close`] this is what a crash leaves: the log has everything.
+    fn drop(&mut self) {
+        crate::maintain::stop(&self.shared);
+        self.shared.unpin_all();
+    }
+}
+
+pub(crate) fn file_of(shared: &Arc<Shared>, id: FileId) -> Arc<File> {
+    let mut files = shared.files.lock();
+    if let Some(file) = files.get(&id).and_then(|entry| entry.file.upgrade()) {
+        return file;
+    }
+    let file = Arc::new(File::new(id, shared.clone()));
+    files.insert(id, Entry { file: Arc::downgrade(&file), pinned: None });
+    file
+}
+
+fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
+    Arc::new(Shared {
+        log,
+        index,
+        files: Mutex::default(),
+        users: Mutex::default(),
+        ended: Mutex::default(),
+        listener: parking_lot::RwLock::new(None),
+        undrained: AtomicU64::new(0),
+        canonical: AtomicU64::new(0),
+        superseded: AtomicU64::new(0),
+        through: AtomicU64::new(0),
+        hot: AtomicU64::new(0),
+        hot_limit: (hot_limit / 3).max(1024),
+        maintenance: Default::default(),
+    })
+}
+
+fn create_dir_if_missing(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    match disk.create_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        other => other.map_err(|e| StoreError::io("create", dir, e)),
+    }
+}
+
+fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superblock> {
+    let dir = &options.dir;
+    let Some(mut found) = Superblock::load(disk, dir)? else {
+        let names = disk.list(dir).map_err(|e| StoreError::io("list", dir, e))?;
+        let ours = ["lock", "FOREBAY.new", "forebay.log", "log", "index"];
+        if let Some(other) = names.iter().find(|n| !ours.iter().any(|o| n.as_os_str() == *o)) {
+            return Err(StoreError::Unusable(format!(
+                "{} is not a store and is not empty (it holds {}); give an empty directory",
+                dir.display(),
+                other.display()
+            )));
+        }
+        let new = Superblock {
+            format: FORMAT,
+            rocksdb: ROCKSDB.into(),
+            node: options.node.clone(),
+            backing: options.backing.clone(),
+            key: random_key(),
+        };
+        new.save(disk, dir)?;
+        return Ok(new);
+    };
+    found.check_rocksdb(dir)?;
+    if found.backing != options.backing {
+        return Err(StoreError::Unusable(format!(
+            "store {} belongs to {}, not to {}; mount it there, or drain it with `forebay recover` first",
+            dir.display(),
+            found.backing.display(),
+            options.backing.display()
+        )));
+    }
+    if found.node != options.node {
+        return Err(StoreError::Unusable(format!(
+            "store {} belongs to node {}, and this is node {}; say --node {} if the node was renamed",
+            dir.display(),
+            found.node,
+            options.node,
+            found.node
+        )));
+    }
+    if found.rocksdb != ROCKSDB {
+        found.rocksdb = ROCKSDB.into();
+        found.save(disk, dir)?;
+    }
+    Ok(found)
+}
+
+fn random_key() -> u32 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library's per-process random keys are as unpredictable as this needs.
+    std::collections::hash_map::RandomState::new().build_hasher().finish() as u32
+}

@@ -1,0 +1,97 @@
+//! The words of the store: who a file is, which bytes of it, and in which order things happened.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The canonical file's identity: inode and birth time, so that renames and hard links cost
+/// nothing and a reused inode number is not mistaken for the file that had it before.
+///
+/// `birth` is nanoseconds since the epoch, or a hash of the file handle's generation where the
+/// backing has no birth time, or zero where it has neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileId {
+    pub ino: u64,
+    pub birth: u64,
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}.{:x}", self.ino, self.birth)
+    }
+}
+
+/// Names one dirty life of a file within one store: from its first absorbed write until it is
+/// clean again. Never reused, so an old record cannot be taken for a newer life's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileNo(pub u64);
+
+/// Position of a record in the store's history. For any one byte of a file, a higher number is
+/// newer: [`crate::ranges::RangeLocks`] makes the order of numbers the order of effects.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct Seq(pub u64);
+
+/// Nanoseconds since 1970. Times before that are clamped to zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    pub fn now() -> Self {
+        // The coarse clock costs a few nanoseconds; file times have no use for a finer one.
+        let t = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME_COARSE)
+            .unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
+        Self(t.tv_sec().max(0) as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+    }
+}
+
+/// A half-open range of bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ByteRange {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl ByteRange {
+    /// Everything from `start` on.
+    pub const ALL: ByteRange = ByteRange {
+        start: 0,
+        end: u64::MAX,
+    };
+
+    pub fn new(start: u64, end: u64) -> Self {
+        debug_assert!(start <= end, "range {start}..{end} is backwards");
+        Self { start, end }
+    }
+
+    /// `None` when the range would pass the end of the number space.
+    pub fn at(start: u64, len: u64) -> Option<Self> {
+        Some(Self {
+            start,
+            end: start.checked_add(len)?,
+        })
+    }
+
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    pub fn overlaps(&self, other: &ByteRange) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    pub fn intersect(&self, other: &ByteRange) -> Option<ByteRange> {
+        let (start, end) = (self.start.max(other.start), self.end.min(other.end));
+        (start < end).then_some(ByteRange { start, end })
+    }
+}
+
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.start, self.end)
+    }
+}

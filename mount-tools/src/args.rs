@@ -1,0 +1,272 @@
+//! The command line as it is typed. Nothing is looked up or decided here: `settings.rs` turns it,
+//! together with the configuration file, into what the program works with.
+
+use crate::exit_codes;
+use crate::units::{Fraction, Size, Span};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use flusher::Policy;
+use serde::Deserialize;
+use std::path::PathBuf;
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "forebay",
+    version,
+    about = "Absorbs the writes of a node onto local storage and drains them into the files below",
+    after_help = exit_codes::HELP,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Mount Forebay over a directory
+    #[command(after_help = MOUNT_EXAMPLES)]
+    Mount(Box<MountArgs>),
+    /// Drain everything, then unmount
+    #[command(after_help = UMOUNT_EXAMPLES)]
+    Umount(UmountArgs),
+    /// Show what is mounted, how full the store is and what is not drained yet
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// Drain a file, a directory or a whole mount now
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain(DrainArgs),
+    /// Show which bytes of a file are where
+    #[command(after_help = LAYOUT_EXAMPLES)]
+    Layout(LayoutArgs),
+    /// Drain a store without mounting it
+    #[command(after_help = RECOVER_EXAMPLES)]
+    Recover(RecoverArgs),
+}
+
+const MOUNT_EXAMPLES: &str = "\
+Examples:
+  forebay mount /scratch --store /nvme/forebay
+      Over the directory itself: jobs go on using /scratch.
+  forebay mount /mnt/fast --backing /scratch/project --store /nvme/forebay --drain on-close
+      At another place, draining when files are closed.
+  forebay mount /scratch --config /etc/forebay.toml --foreground
+      For a service manager. The file has the same keys as the options, e.g.
+          store = \"/nvme/forebay\"
+          drain-rate = \"500MiB\"
+
+Returns when the mount answers. Stop it with `forebay umount` or SIGTERM (both drain first; a
+second SIGTERM leaves undrained data in the store for the next mount).";
+
+const UMOUNT_EXAMPLES: &str = "\
+Examples:
+  forebay umount /scratch
+      Drains everything, then unmounts.
+  forebay umount /scratch --timeout 10m
+      Stays mounted (exit code 3) if ten minutes are not enough.
+  forebay umount /scratch --keep
+      At once; what is not drained stays in the store for the next mount.";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  forebay status
+      All mounts of this machine that you may see.
+  forebay status /scratch --watch
+      One mount, again every second.
+  forebay status --store /nvme/forebay
+      From the store alone, when no daemon runs.
+  forebay status /scratch --json | jq .bytes.undrained
+
+Who may see what: your own files by name, the number and size of everybody else's; root and the
+daemon's user see all.";
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  forebay drain /scratch/run7/out.h5 --wait
+      Returns when the file below is byte for byte what the mount shows.
+  forebay drain /scratch/run7 --wait --timeout 5m
+      Every file below that directory.
+  forebay drain /scratch
+      Asks for the whole mount and returns at once.
+
+Exit codes: 0 drained, 3 still dirty, 1 failed. Other users' files in a directory are left to
+their owners unless you are root.";
+
+const LAYOUT_EXAMPLES: &str = "\
+Examples:
+  forebay layout /scratch/run7/out.h5
+      A table of ranges, and one line of blocks: log, canonical file, hole.
+  forebay layout /scratch/run7/out.h5 --json";
+
+const RECOVER_EXAMPLES: &str = "\
+Examples:
+  forebay recover --store /nvme/forebay --backing /scratch --dry-run
+      Only looks: what is undrained, and does every checksum hold.
+  forebay recover --store /nvme/forebay --backing /scratch
+      Writes it all into the files below.
+
+For a node that will not mount again. A mount on the same store recovers by itself.";
+
+/// What may stand in the configuration file as well as on the command line.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Keys {
+    /// Directory on node-local storage that takes the writes (made, mode 0700, if missing)
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// Directory that is overlaid [default: the mount point itself]
+    #[arg(long, value_name = "DIR")]
+    pub backing: Option<PathBuf>,
+    /// A storage target, one option for each. Shown in `status`; data is placed on targets once
+    /// subfiles exist. Today every byte drains to the file below, wherever its file system puts it
+    #[arg(long = "ost", value_name = "DIR")]
+    pub ost: Vec<PathBuf>,
+    /// Name of this node [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Take writes into the store, or let all go through to the files below [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub absorb: Option<Switch>,
+    /// When data drains: immediate, on-close, or never (until asked, or until the store is above
+    /// its high watermark) [default: immediate]
+    #[arg(long, value_name = "WHEN")]
+    pub drain: Option<Policy>,
+    /// Bytes per second the drain may write; 0 is no limit [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    pub drain_rate: Option<Size>,
+    /// Stripes written at once [default: 4]
+    #[arg(long, value_name = "N")]
+    pub drain_concurrency: Option<usize>,
+    /// Unit of drain writes, a multiple of 4KiB [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub stripe: Option<Size>,
+    /// Bound on the extent index's memory [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub index_memory: Option<Size>,
+    /// Bytes the store may take [default: 80 % of what is free at the first mount]
+    #[arg(long, value_name = "SIZE")]
+    pub store_size: Option<Size>,
+    /// Bytes of one log segment [default: by the store's size, 64MiB at most]
+    #[arg(long, value_name = "SIZE")]
+    pub segment_size: Option<Size>,
+    /// Fill level from which writers are slowed and everything drains [default: 0.75]
+    #[arg(long, value_name = "FRACTION")]
+    pub high_watermark: Option<Fraction>,
+    /// Part of the store that one user's undrained data may take [default: 0.8]
+    #[arg(long, value_name = "FRACTION")]
+    pub user_share: Option<Fraction>,
+    /// How long the kernel may keep names and attributes [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    pub attr_timeout: Option<Span>,
+    /// Threads that take requests from the kernel [default: 2 to 4, by the number of cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Read every drained stripe back and compare checksums [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub verify: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Args)]
+pub struct MountArgs {
+    /// Where to mount; without --backing also the directory that is overlaid
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    #[command(flatten)]
+    pub keys: Keys,
+    /// TOML file with the same keys; the command line has the last word
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Stay in the foreground and log to standard error
+    #[arg(long, short)]
+    pub foreground: bool,
+    /// Where the daemon logs when in the background [default: STORE/forebay.log]
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Mount options, separated by commas: allow_other, ro, rw, suid, nosuid, dev, nodev, exec,
+    /// atime, noatime, relatime, default_permissions, fsname=NAME
+    #[arg(short = 'o', value_name = "OPTS", value_delimiter = ',')]
+    pub options: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct UmountArgs {
+    /// The mount point
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Do not drain: undrained data stays in the store for the next mount
+    #[arg(long)]
+    pub keep: bool,
+    /// Give up draining, and stay mounted, after this long
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<Span>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// A mount point, or anything below one [default: all mounts]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Look at a store that no daemon has open
+    #[arg(long, value_name = "DIR", conflicts_with = "dir")]
+    pub store: Option<PathBuf>,
+    /// Again every second until interrupted
+    #[arg(long)]
+    pub watch: bool,
+    /// Report as JSON (with --watch: one object per line)
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// A file, a directory or a mount point
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Return when it is drained
+    #[arg(long)]
+    pub wait: bool,
+    /// Wait no longer than this (implies --wait)
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<Span>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LayoutArgs {
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// The store to drain
+    #[arg(long, value_name = "DIR")]
+    pub store: PathBuf,
+    /// The directory whose files it belongs to
+    #[arg(long, value_name = "DIR")]
+    pub backing: PathBuf,
+    /// Only look and verify checksums
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,97 @@
+//! Which directories may be used together. Everything is compared by its real path, so that a
+//! link does not smuggle a store into its own backing.
+
+use crate::exit_codes::{Failure, Result};
+use crate::mountinfo;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[cfg(test)]
+mod tests;
+
+/// The real path of a directory that has to be there.
+pub fn existing_dir(path: &Path, what: &str) -> Result<PathBuf> {
+    let real = std::fs::canonicalize(path).map_err(|e| missing(path, what, &e))?;
+    match std::fs::metadata(&real) {
+        Ok(_) if mountinfo::is_dead(&real) => Err(missing(
+            path,
+            what,
+            &io::Error::from_raw_os_error(libc::ENOTCONN),
+        )),
+        Ok(meta) if meta.is_dir() => Ok(real),
+        Ok(_) => Err(Failure::usage(format!(
+            "{what} {} is not a directory",
+            path.display()
+        ))),
+        Err(e) => Err(missing(path, what, &e)),
+    }
+}
+
+fn missing(path: &Path, what: &str, error: &io::Error) -> Failure {
+    let path = path.display();
+    Failure::usage(match error.raw_os_error() {
+        Some(libc::ENOENT) => format!("{what} {path} does not exist; make it first"),
+        Some(libc::ENOTCONN) => format!(
+            "{what} {path} is a mount whose daemon is gone; take it away with `forebay umount {path}`"
+        ),
+        _ => format!("{what} {path} cannot be used: {error}"),
+    })
+}
+
+/// The real path of a store, which need not exist as long as its parent does.
+pub fn store_path(path: &Path) -> Result<PathBuf> {
+    if path.exists() {
+        return existing_dir(path, "the store");
+    }
+    let absolute = std::path::absolute(path)
+        .map_err(|e| Failure::usage(format!("the store {}: {e}", path.display())))?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = existing_dir(parent, "the store's parent directory")?;
+            Ok(parent.join(name))
+        }
+        _ => Err(Failure::usage(format!(
+            "the store {} cannot be a directory of its own",
+            path.display()
+        ))),
+    }
+}
+
+/// All three are real paths.
+pub fn apart(store: &Path, backing: &Path, mount: &Path) -> Result<()> {
+    let refuse = |text: String| Err(Failure::usage(text));
+    let (s, b, m) = (store.display(), backing.display(), mount.display());
+    if store.starts_with(backing) {
+        return refuse(format!(
+            "the store {s} is inside the backing {b}; put it on node-local storage outside of it"
+        ));
+    }
+    if backing.starts_with(store) {
+        return refuse(format!(
+            "the backing {b} is inside the store {s}; give the store a directory of its own"
+        ));
+    }
+    if store.starts_with(mount) {
+        return refuse(format!(
+            "the store {s} is inside the mount point {m}, which would hide it; put it elsewhere"
+        ));
+    }
+    if mount != backing && mount.starts_with(backing) {
+        return refuse(format!(
+            "the mount point {m} is inside the backing {b}, so that the mount would contain itself; mount over the backing or outside of it"
+        ));
+    }
+    Ok(())
+}
+
+/// Node names become part of file names that other machines read.
+pub fn node_name(name: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=64).contains(&name.len()) && name.chars().all(fine) && !name.starts_with('.') {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "node name \"{}\" will not do; use 1 to 64 letters, digits, dots, dashes or underscores (--node)",
+        name.escape_default()
+    )))
+}

@@ -1,0 +1,19 @@
+//! The commands, one file each.
+
+pub mod drain;
+pub mod layout;
+pub mod mount;
+pub mod recover;
+pub mod status;
+pub mod umount;
+
+use crate::exit_codes::Failure;
+use crate::units::Span;
+
+fn millis(span: Option<Span>) -> Option<u64> {
+    span.map(|s| u64::try_from(s.0.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn output_failed(error: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot write the report: {error}"))
+}

@@ -1,0 +1,269 @@
+//! `forebay recover`: drains a store without a mount.
+//!
+//! Takes the store's lock like a mount does, replays the log and writes everything undrained into
+//! the files below, each as its owner. It can be interrupted and started again at any time. With
+//! `--dry-run` every undrained byte is read and checked and none is moved.
+
+use crate::args::RecoverArgs;
+use crate::checks;
+use crate::daemon::{privileges, wiring};
+use crate::exit_codes::{Code, Failure, Result};
+use crate::output::progress::DrainBar;
+use crate::output::{self, Style, plain};
+use crate::settings::INDEX_MEMORY;
+use crate::units;
+use flusher::{Flusher, Policy, Selection, Settings};
+use layout_index::superblock::Superblock;
+use layout_index::{
+    ByteRange, File, Plan, RealDisk, RecoveryReport, Source, SpaceOptions, Store, StoreError,
+    StoreOptions,
+};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    store: PathBuf,
+    backing: PathBuf,
+    node: String,
+    dry_run: bool,
+    recovery: RecoveryReport,
+    /// What is in the canonical files now; with --dry-run: what would be.
+    salvaged_files: usize,
+    salvaged_bytes: u64,
+    /// What is still in the store and nowhere else.
+    left_files: usize,
+    left_bytes: u64,
+    /// Some of what is left does not match its checksums.
+    damaged: bool,
+    problems: Vec<String>,
+}
+
+pub fn run(args: &RecoverArgs) -> Result<Code> {
+    privileges::trim()?;
+    let backing_path = checks::existing_dir(&args.backing, "the backing")?;
+    let dir = checks::existing_dir(&args.store, "the store")?;
+    let failed = |e: StoreError| Failure::failed(e.to_string());
+    let superblock = Superblock::load(&RealDisk, &dir)
+        .map_err(failed)?
+        .ok_or_else(|| Failure::usage(format!("{} is not a Forebay store", dir.display())))?;
+    let backing = wiring::open_backing(&backing_path)?;
+    let options = StoreOptions {
+        dir: dir.clone(),
+        node: superblock.node.clone(),
+        backing: backing_path.clone(),
+        index_memory: INDEX_MEMORY,
+        space: SpaceOptions::default(),
+    };
+    let (store, recovery) = Store::open(options, Arc::new(RealDisk)).map_err(failed)?;
+    let mut report = Report {
+        store: dir,
+        backing: backing_path,
+        node: superblock.node,
+        dry_run: args.dry_run,
+        damaged: !recovery.damaged.is_empty(),
+        problems: recovery.damaged.clone(),
+        recovery,
+        ..Report::default()
+    };
+    if args.dry_run {
+        verify(&store, &mut report);
+    } else {
+        drain(&store, wiring::Bare(backing), &mut report)?;
+    }
+    store.close().map_err(failed)?;
+    show(args, &report)?;
+    Ok(code(&report))
+}
+
+fn files(store: &Store) -> Vec<Arc<File>> {
+    let mut files = store.dirty_files();
+    files.retain(|f| !f.is_unlinked());
+    files
+}
+
+fn undrained(files: &[Arc<File>]) -> u64 {
+    files
+        .iter()
+        .filter_map(|f| f.stat())
+        .map(|s| s.undrained)
+        .sum()
+}
+
+fn drain(store: &Arc<Store>, bare: wiring::Bare, report: &mut Report) -> Result<()> {
+    let before = files(store);
+    let bytes = undrained(&before);
+    store
+        .start_maintenance()
+        .map_err(|e| Failure::failed(e.to_string()))?;
+    let settings = Settings {
+        policy: Policy::Never,
+        verify: true,
+        ..Settings::default()
+    };
+    let flusher = Flusher::start(store.clone(), Arc::new(bare), settings)
+        .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
+    let bar = DrainBar::new();
+    flusher.drain(Selection::All).wait_with(None, |progress| {
+        bar.show(progress);
+        true
+    });
+    bar.clear();
+    flusher.shutdown(false);
+    let left = files(store);
+    report.left_files = left.len();
+    report.left_bytes = undrained(&left);
+    report.salvaged_files = before.len() - left.len().min(before.len());
+    report.salvaged_bytes = bytes - report.left_bytes.min(bytes);
+    report.damaged |= left.iter().any(|f| !damage(f).is_empty());
+    report
+        .problems
+        .extend(left.iter().filter_map(|f| f.error()).map(|e| e.message));
+    Ok(())
+}
+
+fn verify(store: &Store, report: &mut Report) {
+    for file in files(store) {
+        let bytes = file.stat().map_or(0, |s| s.undrained);
+        let problems = damage(&file);
+        if problems.is_empty() {
+            report.salvaged_files += 1;
+            report.salvaged_bytes += bytes;
+        } else {
+            report.damaged = true;
+            report.left_files += 1;
+            report.left_bytes += bytes;
+            report.problems.extend(problems);
+        }
+    }
+}
+
+/// Reads everything the log has of a file.
+fn damage(file: &File) -> Vec<String> {
+    const WINDOW: u64 = 64 << 20;
+    let mut problems = Vec::new();
+    let mut buffer = Vec::new();
+    let size = file.stat().map_or(0, |s| s.size);
+    let mut at = 0;
+    while at < size {
+        let end = size.min(at + WINDOW);
+        let pieces = match file.plan(ByteRange::new(at, end)) {
+            Ok(plan) => plan.pieces,
+            Err(e) => {
+                problems.push(e.to_string());
+                Vec::new()
+            }
+        };
+        for piece in pieces
+            .into_iter()
+            .filter(|p| matches!(p.source, Source::Log(_)))
+        {
+            let range = piece.range;
+            buffer.resize(range.len() as usize, 0);
+            let one = Plan {
+                range,
+                size,
+                pieces: vec![piece],
+            };
+            if let Err(e) = file.read(&one, &mut buffer, None) {
+                problems.push(e.to_string());
+            }
+        }
+        at = end;
+    }
+    problems
+}
+
+fn code(report: &Report) -> Code {
+    match (report.damaged, report.left_files) {
+        (true, _) => Code::Damaged,
+        (false, 0) => Code::Ok,
+        (false, _) => Code::Failed,
+    }
+}
+
+fn show(args: &RecoverArgs, report: &Report) -> Result<()> {
+    let shown = if args.json {
+        output::print_json(report, true)
+    } else {
+        output::print(&render(report, Style::for_stdout()))
+    };
+    shown.map_err(super::output_failed)
+}
+
+fn render(r: &Report, style: Style) -> String {
+    let path = |p: &Path| plain(&p.display().to_string());
+    let amount =
+        |files: usize, bytes: u64| format!("{} in {}", units::bytes(bytes), units::files(files));
+    let mut out = format!(
+        "{}  (node {})\n",
+        style.bold(&path(&r.store)),
+        plain(&r.node)
+    );
+    let (good, bad) = match r.dry_run {
+        true => ("sound", "damaged"),
+        false => ("salvaged", "left"),
+    };
+    out.push_str(&output::pairs(&[
+        ("backing", path(&r.backing)),
+        (
+            "replayed",
+            format!(
+                "{} records, {} torn by a power failure, in {:.1} s",
+                r.recovery.replayed, r.recovery.torn, r.recovery.seconds
+            ),
+        ),
+        (
+            good,
+            style.green(&amount(r.salvaged_files, r.salvaged_bytes)),
+        ),
+        (
+            bad,
+            match r.left_files {
+                0 => "nothing".to_owned(),
+                n => style.red(&amount(n, r.left_bytes)),
+            },
+        ),
+    ]));
+    for problem in &r.problems {
+        out.push_str(&format!("  {} {}\n", style.red("!"), plain(problem)));
+    }
+    if r.dry_run {
+        out.push_str("  Nothing was moved (--dry-run).\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_tells_damage_from_failure() {
+        let mut report = Report::default();
+        assert_eq!(code(&report), Code::Ok);
+        report.left_files = 1;
+        assert_eq!(code(&report), Code::Failed);
+        report.damaged = true;
+        assert_eq!(code(&report), Code::Damaged);
+    }
+
+    #[test]
+    fn the_report_says_what_was_salvaged_and_what_not() {
+        let report = Report {
+            store: "/s".into(),
+            node: "n0".into(),
+            salvaged_files: 2,
+            salvaged_bytes: 2048,
+            left_files: 1,
+            left_bytes: 10,
+            problems: vec!["draining f: no space".into()],
+            ..Report::default()
+        };
+        let text = render(&report, Style::forced(false));
+        assert!(text.contains("2.00 KiB in 2 files"), "{text}");
+        assert!(text.contains("10 B in 1 file"), "{text}");
+        assert!(text.contains("! draining f"), "{text}");
+    }
+}

@@ -1,0 +1,226 @@
+//! Where a mount's socket is, and how clients find it: a runtime directory with, per mount, a
+//! socket and a small JSON file, both named by a hash of the mount point's real path.
+//!
+//! A root daemon's directory and socket are open to everyone (what a peer may do is decided by
+//! its credentials, verb by verb); an ordinary user's are for that user alone. A directory that
+//! someone else could write to is neither used nor believed.
+//!
+//! The JSON file outlives a daemon that was killed, so that `status` still finds the store; the
+//! next mount or `umount` at the same place clears it away.
+
+use crate::exit_codes::{Failure, Result};
+use serde::{Deserialize, Serialize};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+#[cfg(test)]
+mod tests;
+
+/// Overrides every other place, for daemons and clients alike.
+const OVERRIDE: &str = "FOREBAY_RUNTIME_DIR";
+
+/// What a client can know of a mount without asking its daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    pub pid: u32,
+    pub node: String,
+    pub mount: PathBuf,
+    pub store: PathBuf,
+    pub backing: PathBuf,
+}
+
+/// A mount's entry in a runtime directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub socket: PathBuf,
+    pub info: PathBuf,
+}
+
+impl Place {
+    pub fn of(dir: &Path, mount: &Path) -> Place {
+        let name = format!("{:016x}", fnv1a(mount.as_os_str().as_bytes()));
+        Place {
+            socket: dir.join(format!("{name}.sock")),
+            info: dir.join(format!("{name}.json")),
+        }
+    }
+
+    /// Binds the socket and writes the file beside it, replacing what a dead daemon left.
+    pub fn publish(&self, info: &Info) -> io::Result<UnixListener> {
+        remove(&self.socket)?;
+        let listener = UnixListener::bind(&self.socket)?;
+        let (socket_mode, info_mode) = if is_root() {
+            (0o666, 0o644)
+        } else {
+            (0o600, 0o600)
+        };
+        std::fs::set_permissions(&self.socket, PermissionsExt::from_mode(socket_mode))?;
+        let fresh = self.info.with_extension("new");
+        remove(&fresh)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(info_mode)
+            .open(&fresh)?;
+        file.set_permissions(PermissionsExt::from_mode(info_mode))?;
+        file.write_all(&serde_json::to_vec(info)?)?;
+        std::fs::rename(&fresh, &self.info)?;
+        Ok(listener)
+    }
+
+    pub fn retract(&self) -> io::Result<()> {
+        remove(&self.socket).and(remove(&self.info))
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// A hash that stays the same from build to build.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Where a daemon of this user keeps its sockets.
+fn own_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os(OVERRIDE).filter(|d| !d.is_empty()) {
+        return PathBuf::from(dir);
+    }
+    if is_root() {
+        return PathBuf::from("/run/forebay");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if dir.is_absolute() && dir.is_dir() => dir.join("forebay"),
+        _ => PathBuf::from(format!("/tmp/forebay-{}", nix::unistd::geteuid())),
+    }
+}
+
+/// Makes this user's runtime directory if need be and checks that it is nobody else's.
+pub fn prepare() -> Result<PathBuf> {
+    let dir = own_dir();
+    let mode = if is_root() { 0o755 } else { 0o700 };
+    match DirBuilder::new().mode(mode).create(&dir) {
+        Ok(()) => std::fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).map_err(|e| {
+            Failure::failed(format!("the runtime directory {}: {e}", dir.display()))
+        })?,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => {
+            return Err(Failure::failed(format!(
+                "cannot make the runtime directory {}: {e}",
+                dir.display()
+            )));
+        }
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    if owner(&dir) != Some(me) {
+        return Err(Failure::failed(format!(
+            "the runtime directory {} belongs to or can be written by another user; remove it or set {OVERRIDE}",
+            dir.display()
+        )));
+    }
+    Ok(dir)
+}
+
+/// Who alone can write to this directory; `None` if more than one can, or it is no directory.
+fn owner(dir: &Path) -> Option<u32> {
+    let meta = std::fs::symlink_metadata(dir).ok()?;
+    (meta.is_dir() && meta.mode() & 0o022 == 0).then_some(meta.uid())
+}
+
+/// Runtime directories that this user may believe, with the user who writes each.
+fn believed() -> Vec<(PathBuf, u32)> {
+    let mut dirs = vec![own_dir()];
+    if std::env::var_os(OVERRIDE).is_none_or(|d| d.is_empty()) {
+        dirs.push("/run/forebay".into());
+        dirs.push(format!("/tmp/forebay-{}", nix::unistd::geteuid()).into());
+        if is_root() {
+            dirs.extend(children("/run/user").map(|d| d.join("forebay")));
+            dirs.extend(children("/tmp").filter(|d| {
+                let name = d.file_name().unwrap_or_default().as_bytes();
+                name.starts_with(b"forebay-")
+            }));
+        }
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    let mut seen = std::collections::HashSet::new();
+    dirs.into_iter()
+        .filter(|dir| seen.insert(dir.clone()))
+        .filter_map(|dir| owner(&dir).map(|uid| (dir, uid)))
+        .filter(|(_, uid)| *uid == 0 || *uid == me || me == 0)
+        .collect()
+}
+
+fn children(dir: &str) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+}
+
+/// A mount that somebody published, alive or not.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub place: Place,
+    pub info: Info,
+    /// Who may answer on the socket.
+    pub owner: u32,
+}
+
+/// The entry for a mount point (a real path).
+pub fn find(mount: &Path) -> Option<Found> {
+    believed().into_iter().find_map(|(dir, owner)| {
+        let place = Place::of(&dir, mount);
+        let info = read_info(&place.info, owner).filter(|info| info.mount == mount)?;
+        Some(Found { place, info, owner })
+    })
+}
+
+/// Every entry.
+pub fn all() -> Vec<Found> {
+    let mut found: Vec<Found> = believed()
+        .into_iter()
+        .flat_map(|(dir, owner)| {
+            let files = children(dir.to_str().unwrap_or_default()).collect::<Vec<_>>();
+            files.into_iter().filter_map(move |file| {
+                if file.extension()? != "json" {
+                    return None;
+                }
+                let info = read_info(&file, owner)?;
+                let place = Place::of(&dir, &info.mount);
+                (place.info == file).then_some(Found { place, info, owner })
+            })
+        })
+        .collect();
+    found.sort_by(|a, b| a.info.mount.cmp(&b.info.mount));
+    found
+}
+
+fn read_info(path: &Path, owner: u32) -> Option<Info> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
+    let meta = file.metadata().ok()?;
+    if !meta.is_file() || meta.uid() != owner {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(64 * 1024).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}

@@ -1,0 +1,121 @@
+//! Into the background: fork before any thread exists, and let the parent wait for the child's
+//! word, so that `forebay mount` returns when the mount answers, or with the reason why not.
+//!
+//! The word is one JSON message on a pipe. A child that dies without one is reported as such.
+
+use crate::exit_codes::{Code, Failure, Result};
+use nix::fcntl::OFlag;
+use nix::unistd::{ForkResult, fork, pipe2, setsid};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Word {
+    pid: u32,
+    failure: Option<(u8, String)>,
+}
+
+/// Which of the two processes this is now.
+pub enum Side {
+    /// The mount answers; the daemon's process id.
+    Parent(u32),
+    Child(Report),
+}
+
+/// The child's end of the pipe.
+pub struct Report(File);
+
+impl Report {
+    pub fn ready(self) {
+        self.say(None);
+    }
+
+    pub fn failed(self, failure: &Failure) {
+        self.say(Some((failure.code as u8, failure.message.clone())));
+    }
+
+    fn say(mut self, failure: Option<(u8, String)>) {
+        let word = Word {
+            pid: std::process::id(),
+            failure,
+        };
+        let sent = serde_json::to_vec(&word)
+            .map_err(io::Error::from)
+            .and_then(|bytes| self.0.write_all(&bytes));
+        if let Err(error) = sent {
+            tracing::warn!(%error, "nobody waits for the mount to be ready");
+        }
+    }
+}
+
+/// Forks. Must be called while the process has one thread.
+pub fn detach(log: &Path) -> Result<Side> {
+    let failed = |what: &str, e: io::Error| Failure::failed(format!("{what}: {e}"));
+    let log_file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(log)
+        .map_err(|e| failed(&format!("cannot write the log {}", log.display()), e))?;
+    let (reader, writer) =
+        pipe2(OFlag::O_CLOEXEC).map_err(|e| failed("no pipe to the daemon", e.into()))?;
+    // SAFETY: no other thread exists yet (nothing before this starts one), so the child may go on
+    // as an ordinary process.
+    match unsafe { fork() }.map_err(|e| failed("cannot start the daemon", e.into()))? {
+        ForkResult::Parent { .. } => {
+            drop(writer);
+            parent(reader.into(), log).map(Side::Parent)
+        }
+        ForkResult::Child => {
+            drop(reader);
+            let report = Report(writer.into());
+            match child(&log_file) {
+                Ok(()) => Ok(Side::Child(report)),
+                Err(e) => {
+                    let failure = failed("the daemon could not detach itself", e);
+                    report.failed(&failure);
+                    Err(failure)
+                }
+            }
+        }
+    }
+}
+
+fn parent(mut reader: File, log: &Path) -> Result<u32> {
+    let mut word = Vec::new();
+    reader
+        .read_to_end(&mut word)
+        .map_err(|e| Failure::failed(format!("the daemon cannot be heard: {e}")))?;
+    let Ok(word) = serde_json::from_slice::<Word>(&word) else {
+        return Err(Failure::failed(format!(
+            "the daemon died before the mount was ready; see {}",
+            log.display()
+        )));
+    };
+    match word.failure {
+        None => Ok(word.pid),
+        Some((code, message)) => Err(Failure::new(
+            if code == Code::Usage as u8 {
+                Code::Usage
+            } else {
+                Code::Failed
+            },
+            message,
+        )),
+    }
+}
+
+fn child(log: &File) -> io::Result<()> {
+    setsid()?;
+    std::env::set_current_dir("/")?;
+    let null = File::open("/dev/null")?;
+    nix::unistd::dup2_stdin(null.as_fd())?;
+    nix::unistd::dup2_stdout(log.as_fd())?;
+    nix::unistd::dup2_stderr(log.as_fd())?;
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! `forebay layout`: a file's read plan, window by window, as a list of pieces.
+
+use crate::report::{LayoutPiece, LayoutReport, Tier};
+use layout_index::{ByteRange, File, Piece, Result, Source, StoreError};
+
+/// Pieces in one report: about 100 bytes each on the wire, within the longest message.
+const MOST: usize = 8000;
+/// Bytes planned at once.
+const WINDOW: u64 = 256 << 20;
+
+/// `None`, a clean file, has no pieces here: the asker knows its size.
+pub fn of(file: Option<&File>) -> Result<LayoutReport> {
+    let mut report = LayoutReport {
+        size: 0,
+        undrained: 0,
+        pieces: Vec::new(),
+        cut: false,
+    };
+    let Some((file, stat)) = file.and_then(|f| Some((f, f.stat()?))) else {
+        return Ok(report);
+    };
+    report.size = stat.size;
+    report.undrained = stat.undrained;
+    let mut at = 0;
+    while at < stat.size && !report.cut {
+        let end = stat.size.min(at + WINDOW);
+        let plan = match file.plan(ByteRange::new(at, end)) {
+            Ok(plan) => plan,
+            // It became clean while we looked.
+            Err(StoreError::Clean) => {
+                report.pieces.clear();
+                report.undrained = 0;
+                return Ok(report);
+            }
+            Err(e) => return Err(e),
+        };
+        for piece in &plan.pieces {
+            if !add(&mut report.pieces, describe(piece)) {
+                report.cut = true;
+                break;
+            }
+        }
+        at = end;
+    }
+    Ok(report)
+}
+
+fn describe(piece: &Piece) -> LayoutPiece {
+    let (tier, segment, offset) = match &piece.source {
+        Source::Log(log) => {
+            let offset = u64::from(log.unit.offset) + u64::from(log.skip);
+            (Tier::Log, Some(log.unit.segment), Some(offset))
+        }
+        Source::Zero => (Tier::Hole, None, None),
+        Source::Canonical => (Tier::Canonical, None, None),
+    };
+    LayoutPiece {
+        start: piece.range.start,
+        end: piece.range.end,
+        tier,
+        segment,
+        offset,
+    }
+}
+
+/// Appends a piece, joining it to the last one where both are one run. False when full.
+fn add(pieces: &mut Vec<LayoutPiece>, piece: LayoutPiece) -> bool {
+    if let Some(last) = pieces.last_mut()
+        && last.end == piece.start
+        && last.tier == piece.tier
+        && last.segment == piece.segment
+        && last.offset.map(|o| o + (last.end - last.start)) == piece.offset
+    {
+        last.end = piece.end;
+        return true;
+    }
+    if pieces.len() >= MOST {
+        return false;
+    }
+    pieces.push(piece);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(start: u64, end: u64, offset: u64) -> LayoutPiece {
+        LayoutPiece {
+            start,
+            end,
+            tier: Tier::Log,
+            segment: Some(1),
+            offset: Some(offset),
+        }
+    }
+
+    #[test]
+    fn runs_are_joined_and_jumps_are_not() {
+        let mut pieces = Vec::new();
+        for piece in [
+            log(0, 10, 100),
+            log(10, 20, 110),
+            log(20, 30, 500),
+            log(40, 50, 510),
+        ] {
+            assert!(add(&mut pieces, piece));
+        }
+        assert_eq!(
+            pieces,
+            [log(0, 20, 100), log(20, 30, 500), log(40, 50, 510)]
+        );
+    }
+
+    #[test]
+    fn a_full_report_says_so() {
+        let mut pieces: Vec<_> = (0..MOST as u64)
+            .map(|i| log(i * 2, i * 2 + 1, i * 7))
+            .collect();
+        assert!(!add(&mut pieces, log(1 << 40, (1 << 40) + 1, 0)));
+        let wire = serde_json::to_vec(&LayoutReport {
+            size: u64::MAX,
+            undrained: u64::MAX,
+            pieces: vec![log(u64::MAX - 1, u64::MAX, u64::MAX); MOST],
+            cut: true,
+        })
+        .unwrap();
+        assert!(wire.len() < crate::control::codec::MAX, "{}", wire.len());
+    }
+}

@@ -1,0 +1,18 @@
+//! The daemon's log: one line per event on standard error, which is the log file when the daemon
+//! is in the background. `RUST_LOG` chooses what is logged; `info` is the default.
+
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+pub fn start() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal() && !no_color)
+        .with_writer(std::io::stderr)
+        .try_init();
+    if let Err(error) = started {
+        eprintln!("forebay: no log: {error}");
+    }
+}

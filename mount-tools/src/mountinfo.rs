@@ -1,0 +1,147 @@
+//! `/proc/self/mountinfo`: is this a Forebay mount, and which one is this path on?
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// What the kernel calls our mounts.
+pub const FSTYPE: &str = "fuse.forebay";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    pub point: PathBuf,
+    pub fstype: String,
+}
+
+impl Mount {
+    pub fn is_forebay(&self) -> bool {
+        self.fstype == FSTYPE
+    }
+}
+
+pub fn read() -> io::Result<Vec<Mount>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The mount that `path`, a real path, is on.
+pub fn of(path: &Path) -> io::Result<Option<Mount>> {
+    Ok(pick(read()?, path))
+}
+
+/// The Forebay mount on exactly this directory, whether its daemon lives or not.
+pub fn forebay_at(point: &Path) -> io::Result<bool> {
+    Ok(pick(read()?, point).is_some_and(|m| m.is_forebay() && m.point == point))
+}
+
+/// Among equally long mount points the last one lies on top.
+fn pick(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
+    mounts
+        .into_iter()
+        .filter(|m| path.starts_with(&m.point))
+        .max_by_key(|m| m.point.as_os_str().len())
+}
+
+fn parse(text: &[u8]) -> Vec<Mount> {
+    text.split(|b| *b == b'\n')
+        .filter_map(|line| {
+            let mut fields = line.split(|b| *b == b' ');
+            let point = unescape(fields.nth(4)?);
+            let mut rest = fields.skip_while(|f| *f != b"-");
+            let fstype = String::from_utf8_lossy(rest.nth(1)?).into_owned();
+            Some(Mount {
+                point: PathBuf::from(point),
+                fstype,
+            })
+        })
+        .collect()
+}
+
+/// Blanks, tabs, newlines and backslashes are written as three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut i = 0;
+    while i < field.len() {
+        let code = field
+            .get(i + 1..i + 4)
+            .filter(|d| field[i] == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
+        match code {
+            Some(d) => {
+                let value = d.iter().fold(0_u32, |n, c| n * 8 + u32::from(c - b'0'));
+                out.push(value as u8);
+                i += 4;
+            }
+            None => {
+                out.push(field[i]);
+                i += 1;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// The mount on this directory has lost its daemon. (`stat` would not tell: for a while the kernel
+/// answers that from its cache.)
+pub fn is_dead(point: &Path) -> bool {
+    matches!(
+        nix::sys::statvfs::statvfs(point),
+        Err(nix::errno::Errno::ENOTCONN | nix::errno::Errno::ECONNABORTED)
+    )
+}
+
+/// The real path of a mount point. Goes through the parent when the daemon is dead and the
+/// directory itself does not answer.
+pub fn real_point(dir: &Path) -> io::Result<PathBuf> {
+    let error = match std::fs::canonicalize(dir) {
+        Ok(path) => return Ok(path),
+        Err(e) => e,
+    };
+    let absolute = std::path::absolute(dir)?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(error);
+    };
+    if error.raw_os_error() == Some(libc::ENOENT) || name.as_bytes() == b".." {
+        return Err(error);
+    }
+    Ok(std::fs::canonicalize(parent)?.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"\
+22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+30 22 0:30 / /scratch rw - lustre mgs:/fs rw\n\
+31 30 0:31 / /scratch rw,nosuid - fuse.forebay forebay rw,user_id=0\n\
+32 22 0:32 / /with\\040blank\\134 rw master:3 - fuse.forebay forebay rw\n\
+broken line\n";
+
+    #[test]
+    fn the_topmost_mount_of_a_path() {
+        let on = |path: &str| pick(parse(TEXT), Path::new(path)).unwrap();
+        assert!(on("/scratch/a/b").is_forebay());
+        assert_eq!(on("/scratchy").fstype, "ext4");
+        assert_eq!(on("/with blank\\/x").point, Path::new("/with blank\\"));
+        assert_eq!(parse(TEXT).len(), 4);
+    }
+
+    #[test]
+    fn this_machine_has_a_root() {
+        let root = of(Path::new("/")).unwrap().unwrap();
+        assert_eq!(root.point, Path::new("/"));
+        assert!(!forebay_at(Path::new("/")).unwrap());
+    }
+
+    #[test]
+    fn a_point_is_found_through_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert_eq!(
+            real_point(&link).unwrap(),
+            std::fs::canonicalize(dir.path()).unwrap()
+        );
+        assert!(real_point(&dir.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,153 @@
+//! What `status`, `layout` and `recover` report: the shape of their JSON, and what the daemon
+//! sends for it.
+
+use flusher::Policy;
+use layout_index::{RecoveryReport, Space, Totals};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// One mount, or one store without a daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// `daemon`, or `store` when no daemon runs and only the store could be asked.
+    pub source: Source,
+    pub version: String,
+    pub node: String,
+    pub pid: Option<u32>,
+    /// Seconds.
+    pub uptime: Option<f64>,
+    pub mount: Option<PathBuf>,
+    pub backing: PathBuf,
+    pub osts: Vec<PathBuf>,
+    pub store: StoreStatus,
+    pub bytes: Bytes,
+    /// Files with undrained data, most first; those of other users are only counted.
+    pub files: Vec<FileStatus>,
+    /// Files that are not listed: other users', or too many.
+    pub more_files: usize,
+    pub more_undrained: u64,
+    pub open_handles: Option<usize>,
+    pub drain: Option<DrainStatus>,
+    pub errors: Vec<ErrorStatus>,
+    pub recovery: Option<RecoveryReport>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    Daemon,
+    Store,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    pub path: PathBuf,
+    pub capacity: Option<u64>,
+    pub used: u64,
+    pub live: Option<u64>,
+    pub high_watermark: Option<u64>,
+    pub segment: Option<u64>,
+    pub segments: usize,
+    /// Why it takes no more writes, if so.
+    pub failure: Option<String>,
+}
+
+impl StoreStatus {
+    pub fn new(path: PathBuf, space: &Space, failure: Option<String>) -> Self {
+        StoreStatus {
+            path,
+            capacity: Some(space.capacity),
+            used: space.used,
+            live: Some(space.live),
+            high_watermark: Some(space.high_watermark),
+            segment: Some(space.segment),
+            segments: space.segments,
+            failure,
+        }
+    }
+}
+
+/// Bytes by mark. `undrained` is now; the others count since the daemon started, and are missing
+/// where no daemon runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    pub appended: Option<u64>,
+    pub durable: Option<u64>,
+    /// Told to other nodes. With one node there is nobody to tell, so this stays 0.
+    pub published: Option<u64>,
+    pub canonical: Option<u64>,
+    pub superseded: Option<u64>,
+    pub through: Option<u64>,
+    pub undrained: u64,
+}
+
+impl From<Totals> for Bytes {
+    fn from(t: Totals) -> Self {
+        Bytes {
+            appended: Some(t.appended),
+            durable: Some(t.durable),
+            published: Some(0),
+            canonical: Some(t.canonical),
+            superseded: Some(t.superseded),
+            through: Some(t.through),
+            undrained: t.undrained,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStatus {
+    /// Below the mount.
+    pub path: String,
+    pub id: String,
+    pub size: u64,
+    pub undrained: u64,
+    pub uid: u32,
+    pub writers: Option<usize>,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrainStatus {
+    pub policy: Policy,
+    /// Bytes per second of late.
+    pub rate: f64,
+    pub rate_limit: Option<u64>,
+    /// Seconds.
+    pub eta: Option<f64>,
+    pub concurrency: usize,
+    pub active_files: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorStatus {
+    pub path: String,
+    pub message: String,
+}
+
+/// Where a file's bytes are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayoutReport {
+    pub size: u64,
+    pub undrained: u64,
+    pub pieces: Vec<LayoutPiece>,
+    /// There are more pieces than this report may hold; they follow after the last one.
+    pub cut: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutPiece {
+    pub start: u64,
+    pub end: u64,
+    pub tier: Tier,
+    pub segment: Option<u32>,
+    pub offset: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tier {
+    Log,
+    Canonical,
+    Hole,
+}

@@ -1,0 +1,232 @@
+//! What `forebay mount` works with: the command line and the configuration file, merged, checked
+//! and with every default filled in. Plain values; nothing here changes while the daemon runs.
+
+use crate::args::{Keys, MountArgs, Switch};
+use crate::exit_codes::{Failure, Result};
+use crate::{checks, config};
+use layout_index::SpaceOptions;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Clone, Debug)]
+pub struct MountSettings {
+    /// Real paths, all of them.
+    pub mount: PathBuf,
+    pub backing: PathBuf,
+    pub store: PathBuf,
+    pub osts: Vec<PathBuf>,
+    pub node: String,
+    pub absorb: bool,
+    pub drain: flusher::Settings,
+    pub index_memory: u64,
+    pub space: SpaceOptions,
+    pub attr_timeout: Duration,
+    pub threads: usize,
+    pub options: Options,
+    pub foreground: bool,
+    pub log_file: PathBuf,
+}
+
+/// `-o`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub allow_other: bool,
+    pub read_only: bool,
+    pub suid: bool,
+    pub dev: bool,
+    pub fsname: Option<String>,
+}
+
+pub const INDEX_MEMORY: u64 = 256 << 20;
+
+impl MountSettings {
+    pub fn resolve(args: &MountArgs, root: bool) -> Result<MountSettings> {
+        let keys = match &args.config {
+            Some(path) => config::merge(args.keys.clone(), config::load(path)?),
+            None => args.keys.clone(),
+        };
+        let mount = checks::existing_dir(&args.dir, "the mount point")?;
+        let backing = match &keys.backing {
+            Some(backing) => checks::existing_dir(backing, "the backing")?,
+            None => mount.clone(),
+        };
+        let Some(store) = &keys.store else {
+            return Err(Failure::usage(
+                "no store was given; say --store DIR or put `store = \"DIR\"` into the configuration file",
+            ));
+        };
+        let store = checks::store_path(store)?;
+        checks::apart(&store, &backing, &mount)?;
+        let osts: Vec<PathBuf> = keys
+            .ost
+            .iter()
+            .map(|ost| checks::existing_dir(ost, "the storage target"))
+            .collect::<Result<_>>()?;
+        let node = node(&keys)?;
+        let log_file = match &args.log_file {
+            Some(path) => std::path::absolute(path)
+                .map_err(|e| Failure::usage(format!("the log file {}: {e}", path.display())))?,
+            None => store.join("forebay.log"),
+        };
+        Ok(MountSettings {
+            drain: drain(&keys)?,
+            space: space(&keys)?,
+            absorb: keys.absorb != Some(Switch::Off),
+            index_memory: within(
+                "index-memory",
+                keys.index_memory.map_or(INDEX_MEMORY, |s| s.0),
+                1 << 20,
+                u64::MAX,
+            )?,
+            attr_timeout: keys.attr_timeout.map_or(Duration::from_secs(1), |s| s.0),
+            threads: within("threads", keys.threads.unwrap_or_else(threads), 1, 64)?,
+            options: options(&args.options, root)?,
+            foreground: args.foreground,
+            log_file,
+            osts,
+            node,
+            mount,
+            backing,
+            store,
+        })
+    }
+}
+
+fn node(keys: &Keys) -> Result<String> {
+    let name = match &keys.node {
+        Some(name) => name.clone(),
+        None => nix::unistd::gethostname()
+            .map_err(|e| Failure::failed(format!("the host name: {e}; give one with --node")))?
+            .to_string_lossy()
+            .into_owned(),
+    };
+    checks::node_name(&name)?;
+    Ok(name)
+}
+
+fn drain(keys: &Keys) -> Result<flusher::Settings> {
+    let default = flusher::Settings::default();
+    let stripe = keys.stripe.map_or(default.stripe, |s| s.0);
+    within("stripe", stripe, 4096, 1 << 30)?;
+    if stripe % 4096 != 0 {
+        return Err(Failure::usage(format!(
+            "stripe = {stripe} is not a multiple of 4096; use for example 1MiB"
+        )));
+    }
+    Ok(flusher::Settings {
+        policy: keys.drain.unwrap_or(default.policy),
+        stripe,
+        concurrency: within(
+            "drain-concurrency",
+            keys.drain_concurrency.unwrap_or(default.concurrency),
+            1,
+            256,
+        )?,
+        rate_limit: keys.drain_rate.map(|s| s.0).filter(|rate| *rate > 0),
+        verify: keys.verify.unwrap_or(default.verify),
+        ..default
+    })
+}
+
+fn space(keys: &Keys) -> Result<SpaceOptions> {
+    let default = SpaceOptions::default();
+    Ok(SpaceOptions {
+        capacity: keys.store_size.map(|s| s.0),
+        segment: keys.segment_size.map(|s| s.0),
+        high_watermark: keys.high_watermark.map_or(default.high_watermark, |f| f.0),
+        user_share: keys.user_share.map_or(default.user_share, |f| f.0),
+    })
+}
+
+fn within<T: PartialOrd + std::fmt::Display>(key: &str, value: T, min: T, max: T) -> Result<T> {
+    if value < min {
+        return Err(Failure::usage(format!(
+            "{key} = {value} is too small; the least is {min}"
+        )));
+    }
+    if value > max {
+        return Err(Failure::usage(format!(
+            "{key} = {value} is too large; the most is {max}"
+        )));
+    }
+    Ok(value)
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4))
+}
+
+fn options(given: &[String], root: bool) -> Result<Options> {
+    let mut options = Options {
+        allow_other: root,
+        read_only: false,
+        suid: false,
+        dev: false,
+        fsname: None,
+    };
+    for option in given.iter().map(|o| o.trim()).filter(|o| !o.is_empty()) {
+        match option
+            .split_once('=')
+            .map_or((option, None), |(k, v)| (k, Some(v)))
+        {
+            ("allow_other", None) => options.allow_other = true,
+            ("ro", None) => options.read_only = true,
+            ("rw", None) => options.read_only = false,
+            ("suid", None) => options.suid = true,
+            ("nosuid", None) => options.suid = false,
+            ("dev", None) => options.dev = true,
+            ("nodev", None) => options.dev = false,
+            ("fsname", Some(name)) if !name.is_empty() => options.fsname = Some(name.into()),
+            // Always so, or without meaning here: reads of a file below set its access time.
+            ("default_permissions" | "exec" | "atime" | "noatime" | "relatime", None) => {}
+            ("defaults" | "_netdev" | "auto" | "noauto" | "nofail", None) => {}
+            _ => {
+                return Err(Failure::usage(format!(
+                    "mount option \"{}\" is not known; see forebay mount --help",
+                    option.escape_default()
+                )));
+            }
+        }
+    }
+    if !root && (options.suid || options.dev) {
+        return Err(Failure::usage(
+            "the mount options suid and dev are for root only",
+        ));
+    }
+    Ok(options)
+}
+
+/// Makes the store's directory, for nobody else to look into.
+pub fn make_store(store: &Path) -> Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    match std::fs::DirBuilder::new().mode(0o700).create(store) {
+        Ok(()) => return Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(e) => {
+            return Err(Failure::failed(format!(
+                "cannot make the store {}: {e}",
+                store.display()
+            )));
+        }
+    }
+    let meta = std::fs::symlink_metadata(store)
+        .map_err(|e| Failure::failed(format!("the store {}: {e}", store.display())))?;
+    if meta.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(Failure::usage(format!(
+            "the store {} belongs to another user (uid {}); use one of your own",
+            store.display(),
+            meta.uid()
+        )));
+    }
+    if meta.mode() & 0o077 != 0 {
+        return Err(Failure::usage(format!(
+            "the store {} is open to other users (mode {:o}); run chmod 700 on it",
+            store.display(),
+            meta.mode() & 0o777
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+#!/bin/bash
+# Installs what is missing, and only that. Does nothing, quickly, when all is there.
+#   deps.sh build         what building and mounting need
+#   deps.sh build test    and what the tests need
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/rocksdb-env.sh bundled # for _forebay_rocksdb_fits
+
+build_packages=(build-essential pkg-config libclang-dev fuse3)
+test_packages=(attr acl mpich e2fsprogs util-linux mount procps psmisc python3 strace)
+
+fail() {
+    echo "forebay: $*" >&2
+    exit 1
+}
+
+installed() {
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+want_test=false
+[[ " $* " == *" test "* ]] && want_test=true
+
+command -v cargo >/dev/null ||
+    fail "there is no Rust toolchain: install Rust 1.85 or newer from https://rustup.rs and run this again"
+
+if $want_test; then
+    for component in rustfmt clippy; do
+        program=cargo-$component
+        [ $component = rustfmt ] && program=cargo-fmt
+        command -v $program >/dev/null && $program --version >/dev/null 2>&1 && continue
+        command -v rustup >/dev/null ||
+            fail "the Rust toolchain has no $component: install it and run this again"
+        rustup component add $component
+    done
+fi
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    for program in cc c++ fusermount3; do
+        command -v $program >/dev/null ||
+            fail "$program is missing and this is not Debian: install a C++ compiler, libclang and fuse3 (and RocksDB 7.8 to 8.x with headers, to save its build)"
+    done
+    exit 0
+fi
+
+wanted=("${build_packages[@]}")
+$want_test && wanted+=("${test_packages[@]}")
+missing=()
+for package in "${wanted[@]}"; do
+    installed "$package" || missing+=("$package")
+done
+# RocksDB's package saves a long build but is not needed: the crate brings its own. Empty when it is
+# there already, or when the distribution's version is known and does not fit.
+rocksdb=()
+rocksdb_candidate() {
+    apt-cache policy librocksdb-dev 2>/dev/null | awk '/Candidate:/ && $2 != "(none)" {print $2}'
+}
+if ! installed librocksdb-dev; then
+    candidate=$(rocksdb_candidate)
+    if [ -z "$candidate" ] || _forebay_rocksdb_fits "${candidate%%-*}"; then
+        rocksdb=(librocksdb-dev)
+    fi
+fi
+
+[ ${#missing[@]} = 0 ] && [ ${#rocksdb[@]} = 0 ] && exit 0
+
+if [ "$(id -u)" != 0 ]; then
+    command="sudo apt-get update && sudo apt-get install --yes --no-install-recommends"
+    if [ ${#missing[@]} = 0 ]; then
+        echo "forebay: RocksDB will be built from source; to use the system's: $command ${rocksdb[*]}" >&2
+        exit 0
+    fi
+    fail "these packages are missing; run this, then make again:
+    $command ${missing[*]} ${rocksdb[*]}"
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+apt-get update --quiet=2
+if [ ${#rocksdb[@]} != 0 ]; then
+    candidate=$(rocksdb_candidate)
+    [ -n "$candidate" ] && _forebay_rocksdb_fits "${candidate%%-*}" && missing+=("${rocksdb[@]}")
+fi
+if [ ${#missing[@]} != 0 ]; then
+    echo "installing ${missing[*]}"
+    apt-get install --yes --quiet=2 --no-install-recommends "${missing[@]}" >/dev/null
+fi

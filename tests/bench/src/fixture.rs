@@ -1,0 +1,198 @@
+//! The three places a case runs in, below one directory on disk: a plain directory, the minimal
+//! FUSE file system, and Forebay with its own store and backing.
+//!
+//! Nothing of it survives the run, also when it is interrupted: mounts are registered before they
+//! are made, and both the guard's drop and the signal thread take them down.
+
+use crate::mountpoint;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What an interrupted run has to take down.
+static MOUNTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+pub struct Fixture {
+    dir: tempfile::TempDir,
+    forebay: PathBuf,
+    minimal: Child,
+}
+
+/// Runs `forebay ARGS`. The daemon it leaves behind must not hold a pipe that we read to the end,
+/// so what it says goes to a file.
+fn forebay(program: &Path, log: &Path, args: &[&std::ffi::OsStr]) -> io::Result<()> {
+    let out = File::create(log)?;
+    let runtime = log.with_file_name("run");
+    let status = Command::new(program)
+        .args(args)
+        .env("FOREBAY_RUNTIME_DIR", runtime)
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(out)
+        .status()
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", program.display())))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = std::fs::read_to_string(log)?;
+    let verb = args
+        .first()
+        .map(|a| a.to_string_lossy())
+        .unwrap_or_default();
+    Err(io::Error::other(format!(
+        "forebay {verb} failed ({status}): {}",
+        said.trim()
+    )))
+}
+
+/// Ends the run on SIGINT or SIGTERM with the mounts taken down. Call before any thread starts.
+pub fn clean_up_on_signals() -> io::Result<()> {
+    use nix::sys::signal::{SigSet, Signal};
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let signal = signals.wait().map_or(0, |s| s as i32);
+            let dirs = take_down();
+            for dir in dirs {
+                if let Err(error) = std::fs::remove_dir_all(&dir) {
+                    eprintln!("forebay-bench: {}: {error}", dir.display());
+                }
+            }
+            std::process::exit(128 + signal);
+        })?;
+    Ok(())
+}
+
+/// Unmounts whatever is still mounted; gives back the directories that may be removed.
+fn take_down() -> Vec<PathBuf> {
+    let mut parents = Vec::new();
+    for dir in MOUNTS.lock().drain(..) {
+        let gone = mountpoint::is_mounted(&dir).and_then(|mounted| match mounted {
+            true => mountpoint::unmount(&dir, true),
+            false => Ok(()),
+        });
+        if let Err(error) = gone {
+            eprintln!("forebay-bench: {error}");
+            continue;
+        }
+        parents.extend(dir.parent().map(Path::to_path_buf));
+    }
+    parents.dedup();
+    parents
+}
+
+impl Fixture {
+    pub fn start(
+        parent: &Path,
+        forebay_program: &Path,
+        minimal_program: &Path,
+    ) -> io::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("forebay-bench.")
+            .tempdir_in(parent)?;
+        let path = dir.path().to_path_buf();
+        for name in ["plain", "minimal", "backing", "mount", "run"] {
+            std::fs::create_dir(path.join(name))?;
+        }
+        let (minimal_dir, mount_dir) = (path.join("minimal"), path.join("mount"));
+        MOUNTS
+            .lock()
+            .extend([minimal_dir.clone(), mount_dir.clone()]);
+        let minimal = Command::new(minimal_program)
+            .arg(&minimal_dir)
+            .arg("--log")
+            .arg(path.join("minimal.log"))
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", minimal_program.display())))?;
+        let fixture = Fixture {
+            dir,
+            forebay: forebay_program.to_path_buf(),
+            minimal,
+        };
+        mountpoint::wait_mounted(&minimal_dir, Duration::from_secs(10))?;
+
+        // The drain would take the disk and a core from whatever is measured next to it.
+        let config = path.join("forebay.toml");
+        std::fs::write(&config, "drain = \"never\"\n")?;
+        forebay(
+            forebay_program,
+            &path.join("mount.out"),
+            &[
+                "mount".as_ref(),
+                mount_dir.as_os_str(),
+                "--store".as_ref(),
+                path.join("store").as_os_str(),
+                "--backing".as_ref(),
+                path.join("backing").as_os_str(),
+                "--config".as_ref(),
+                config.as_os_str(),
+            ],
+        )?;
+        Ok(fixture)
+    }
+
+    /// A directory beside the store, on the same file system.
+    pub fn plain(&self) -> PathBuf {
+        self.dir.path().join("plain")
+    }
+
+    pub fn minimal(&self) -> PathBuf {
+        self.dir.path().join("minimal")
+    }
+
+    pub fn forebay(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    /// What is below Forebay's mount.
+    pub fn backing(&self) -> PathBuf {
+        self.dir.path().join("backing")
+    }
+
+    /// `forebay drain FILE --wait`.
+    pub fn drain(&self, file: &Path) -> io::Result<()> {
+        forebay(
+            &self.forebay,
+            &self.dir.path().join("drain.out"),
+            &["drain".as_ref(), file.as_os_str(), "--wait".as_ref()],
+        )
+    }
+
+    /// Unmounts both in good order, so that an unclean end is seen.
+    pub fn stop(mut self) -> io::Result<()> {
+        let mount = self.forebay();
+        forebay(
+            &self.forebay,
+            &self.dir.path().join("umount.out"),
+            &["umount".as_ref(), mount.as_os_str()],
+        )?;
+        mountpoint::unmount(&self.minimal(), false)?;
+        let status = self.minimal.wait()?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!(
+                "minimal-fs ended badly: {status}"
+            )))
+        }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        take_down();
+        // Unmounted, it ends by itself; killed it has nothing to lose. An error means it has ended.
+        if self.minimal.kill().is_ok() {
+            drop(self.minimal.wait());
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What the benchmarks and the demo share: a job of several real processes that write or read one
+//! shared file in an interleaved pattern, baselines to hold it against, and tables.
+//!
+//! A number alone says more about the machine than about Forebay, so every figure here is printed
+//! beside a baseline measured in the same run, round by round in alternation.
+
+pub mod cases;
+pub mod fixture;
+pub mod job;
+pub mod mountpoint;
+pub mod pattern;
+pub mod report;
+pub mod stats;
+pub mod units;

@@ -1,0 +1,427 @@
+//! One Forebay mount for one test: made, broken, repaired and cleared away.
+
+use crate::status::Status;
+use crate::wait::{LONG, wait_until};
+use crate::watchdog::Watchdog;
+use crate::{daemon_log, prereq, sys};
+use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    Immediate,
+    OnClose,
+    Never,
+}
+
+impl Drain {
+    pub const ALL: [Drain; 3] = [Drain::Immediate, Drain::OnClose, Drain::Never];
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Drain::Immediate => "immediate",
+            Drain::OnClose => "on-close",
+            Drain::Never => "never",
+        }
+    }
+}
+
+/// Directories, settings and (while it runs) the daemon of one mount.
+pub struct Bay {
+    watchdog: Watchdog,
+    daemon: Option<Child>,
+    config: BTreeMap<String, String>,
+    allowed: Vec<String>,
+    args: Vec<String>,
+    mnt: PathBuf,
+    store: PathBuf,
+    backing: PathBuf,
+    root: TempDir,
+}
+
+impl Bay {
+    /// Makes the directories (the daemon makes the store); nothing is mounted yet. All are on the
+    /// real disk that holds the temporary directory.
+    pub fn new(drain: Drain) -> Self {
+        Self::with_limit(drain, Duration::from_secs(240))
+    }
+
+    /// As `new`, for a test that may take longer than the others.
+    pub fn with_limit(drain: Drain, limit: Duration) -> Self {
+        prereq::mounting();
+        let root = tempfile::Builder::new()
+            .prefix("forebay-test-")
+            .tempdir()
+            .expect("make a temporary directory");
+        open_to_all(root.path());
+        let [mnt, store, backing] = ["mnt", "store", "backing"].map(|name| root.path().join(name));
+        for dir in [&mnt, &backing] {
+            std::fs::create_dir(dir).expect("make the test's directories");
+        }
+        std::fs::create_dir(root.path().join("run")).expect("make the runtime directory");
+        open_to_all(&backing);
+        let mut bay = Self {
+            watchdog: Watchdog::new(mnt.clone(), limit),
+            daemon: None,
+            config: BTreeMap::new(),
+            allowed: Vec::new(),
+            args: Vec::new(),
+            mnt,
+            store,
+            backing,
+            root,
+        };
+        bay.set("drain", drain.key());
+        bay.set("store-size", "2GiB");
+        bay
+    }
+
+    /// A text setting of the configuration file, for the next start.
+    pub fn set(&mut self, key: &str, value: &str) -> &mut Self {
+        self.config.insert(key.into(), format!("{value:?}"));
+        self
+    }
+
+    /// A number setting of the configuration file, for the next start.
+    pub fn set_number(&mut self, key: &str, value: f64) -> &mut Self {
+        self.config.insert(key.into(), value.to_string());
+        self
+    }
+
+    /// A further argument of `forebay mount`, for the next start.
+    pub fn arg(&mut self, arg: &str) -> &mut Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Announces a WARN or ERROR line of the daemon that this test provokes.
+    pub fn allow_log(&mut self, text: &str) -> &mut Self {
+        self.allowed.push(text.into());
+        self
+    }
+
+    pub fn set_backing(&mut self, dir: &Path) -> &mut Self {
+        self.backing = dir.into();
+        self
+    }
+
+    pub fn set_store(&mut self, dir: &Path) -> &mut Self {
+        self.store = dir.into();
+        self
+    }
+
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub fn mnt(&self) -> &Path {
+        &self.mnt
+    }
+
+    pub fn store(&self) -> &Path {
+        &self.store
+    }
+
+    pub fn backing(&self) -> &Path {
+        &self.backing
+    }
+
+    /// A name in the mount.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mnt.join(name)
+    }
+
+    /// The same name in the backing: the canonical file.
+    pub fn canonical(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.backing.join(name)
+    }
+
+    pub fn log_file(&self) -> PathBuf {
+        self.root().join("daemon.log")
+    }
+
+    pub fn log(&self) -> String {
+        daemon_log::read(&self.log_file())
+    }
+
+    /// A `forebay` command in this bay's surroundings.
+    pub fn forebay<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(prereq::forebay());
+        command
+            .args(args)
+            .env("FOREBAY_RUNTIME_DIR", self.root().join("run"))
+            .env_remove("XDG_RUNTIME_DIR")
+            .env("NO_COLOR", "1")
+            .env("RUST_LOG", "info")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a `forebay` command to its end.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        self.forebay(args).output().expect("start forebay")
+    }
+
+    /// `forebay mount …` with this bay's directories and settings, not yet started.
+    pub fn mount_command(&self) -> Command {
+        let file = self.root().join("forebay.toml");
+        let text: String = self
+            .config
+            .iter()
+            .map(|(key, value)| format!("{key} = {value}\n"))
+            .collect();
+        std::fs::write(&file, text).expect("write the configuration");
+        let mut command = self.forebay(["mount"]);
+        command.arg(&self.mnt);
+        command.arg("--store").arg(&self.store);
+        command.arg("--backing").arg(&self.backing);
+        command.arg("--config").arg(file);
+        command.args(&self.args);
+        command
+    }
+
+    /// Starts the daemon and returns when the mount answers.
+    pub fn start(&mut self) -> &mut Self {
+        if plain() {
+            let none = None::<&str>;
+            let bind = nix::mount::MsFlags::MS_BIND;
+            nix::mount::mount(Some(&self.backing), &self.mnt, none, bind, none).expect("bind");
+            return self;
+        }
+        self.spawn();
+        let mnt = self.mnt.clone();
+        let log = self.log_file();
+        let child = self.daemon.as_mut().expect("just started");
+        wait_until("the mount answers", LONG, || {
+            if let Some(status) = child.try_wait().expect("ask after the daemon") {
+                panic!(
+                    "forebay mount ended with {status} instead of mounting:\n{}",
+                    daemon_log::tail(&log, 40)
+                );
+            }
+            (sys::is_mounted(&mnt) && std::fs::metadata(&mnt).is_ok()).then_some(())
+        });
+        self
+    }
+
+    /// Starts the daemon and does not wait for anything.
+    pub fn spawn(&mut self) {
+        assert!(self.daemon.is_none(), "the daemon runs already");
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_file())
+            .expect("open the daemon's log");
+        let child = self
+            .mount_command()
+            .arg("--foreground")
+            .stdout(log.try_clone().expect("share the log"))
+            .stderr(log)
+            .spawn()
+            .expect("start forebay");
+        self.watchdog.watch(Some(child.id() as i32));
+        self.daemon = Some(child);
+    }
+
+    pub fn running(&self) -> bool {
+        self.daemon.is_some()
+    }
+
+    /// The daemon's process id.
+    pub fn pid(&self) -> u32 {
+        self.daemon.as_ref().expect("the daemon runs").id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.pid() as i32);
+        nix::sys::signal::kill(pid, signal).expect("signal the daemon");
+    }
+
+    /// `kill -9`, and the dead mount is taken away: what a crash leaves after a clean-up.
+    pub fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.reap();
+        sys::detach(&self.mnt).expect("detach the dead mount");
+    }
+
+    /// Waits until the daemon has ended by itself and returns its exit code.
+    pub fn wait_for_exit(&mut self) -> Option<i32> {
+        let child = self.daemon.as_mut().expect("the daemon runs");
+        let status = wait_until("the daemon ends", LONG, || {
+            child.try_wait().expect("ask after the daemon")
+        });
+        self.reap();
+        status.code()
+    }
+
+    fn reap(&mut self) {
+        if let Some(mut child) = self.daemon.take() {
+            child.wait().expect("wait for the daemon");
+        }
+        self.watchdog.watch(None);
+    }
+
+    /// `forebay umount`: drains and unmounts. Fails the test if it does not work.
+    pub fn umount(&mut self) {
+        self.umount_with(&[]);
+    }
+
+    pub fn umount_with(&mut self, options: &[&str]) {
+        if plain() {
+            return sys::detach(&self.mnt).expect("unmount");
+        }
+        let mut args = vec!["umount".as_ref(), self.mnt.as_os_str()];
+        args.extend(options.iter().map(OsStr::new));
+        let out = self.run(args);
+        assert!(
+            out.status.success(),
+            "forebay umount: {}\n{}\n{}",
+            out.status,
+            text(&out),
+            daemon_log::tail(&self.log_file(), 20)
+        );
+        if self.running() {
+            assert_eq!(self.wait_for_exit(), Some(0), "the daemon's exit code");
+        }
+        assert!(!sys::is_mounted(&self.mnt), "the mount is still there");
+    }
+
+    /// `forebay drain DIR --wait`.
+    pub fn drain(&self) {
+        if plain() {
+            return;
+        }
+        let out = self.run([
+            "drain".as_ref(),
+            self.mnt.as_os_str(),
+            "--wait".as_ref(),
+            "--timeout".as_ref(),
+            "120s".as_ref(),
+        ]);
+        assert!(
+            out.status.success(),
+            "forebay drain: {}\n{}",
+            out.status,
+            text(&out)
+        );
+    }
+
+    pub fn status(&self) -> Status {
+        let out = self.run(["status".as_ref(), self.mnt.as_os_str(), "--json".as_ref()]);
+        Status::parse(&out)
+    }
+
+    /// Unmounts and looks at the log; a test that ends well ends with this.
+    pub fn finish(mut self) {
+        if self.running() {
+            self.umount();
+        }
+    }
+
+    fn check_log(&self) {
+        let bad = daemon_log::unexpected(&self.log(), &self.allowed);
+        assert!(
+            bad.is_empty(),
+            "the daemon logged what the test did not expect:\n{}",
+            bad.join("\n")
+        );
+    }
+}
+
+impl Drop for Bay {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.daemon
+            && let Err(e) = child.kill()
+        {
+            eprintln!("kill the daemon: {e}");
+        }
+        if let Some(mut child) = self.daemon.take()
+            && let Err(e) = child.wait()
+        {
+            eprintln!("wait for the daemon: {e}");
+        }
+        self.watchdog.watch(None);
+        if let Err(e) = sys::detach(&self.mnt) {
+            eprintln!("umount -l {}: {e}", self.mnt.display());
+        }
+        if std::thread::panicking() {
+            eprintln!(
+                "--- the daemon's last words ---\n{}",
+                daemon_log::tail(&self.log_file(), 60)
+            );
+        } else {
+            assert!(!self.watchdog.fired(), "the test hung until its limit");
+            self.check_log();
+        }
+    }
+}
+
+/// With `FOREBAY_PLAIN=1` the "mount" is the backing itself. The tests of S1 then say what a
+/// local file system does, which is how they are checked themselves.
+fn plain() -> bool {
+    std::env::var_os("FOREBAY_PLAIN").is_some()
+}
+
+/// Everything a command said, for messages.
+pub fn text(out: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    )
+}
+
+fn open_to_all(dir: &Path) {
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(dir, mode).expect("set the mode of a test directory");
+}
+
+/// Creates a file with this content.
+pub fn put(path: impl AsRef<Path>, data: impl AsRef<[u8]>) {
+    let path = path.as_ref();
+    std::fs::write(path, data).unwrap_or_else(|e| panic!("write {}: {e}", path.display()));
+}
+
+pub fn get(path: impl AsRef<Path>) -> Vec<u8> {
+    let path = path.as_ref();
+    std::fs::read(path).unwrap_or_else(|e| panic!("read {}: {e}", path.display()))
+}
+
+/// Opens for reading and writing, creating if needed.
+pub fn open_rw(path: impl AsRef<Path>) -> File {
+    let path = path.as_ref();
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .unwrap_or_else(|e| panic!("open {}: {e}", path.display()))
+}
+
+/// Panics with the first differing byte rather than with megabytes of numbers.
+pub fn assert_same(what: &str, got: &[u8], want: &[u8]) {
+    if got == want {
+        return;
+    }
+    let at = got
+        .iter()
+        .zip(want)
+        .position(|(a, b)| a != b)
+        .unwrap_or(got.len().min(want.len()));
+    let show = |bytes: &[u8]| format!("{:02x?}", &bytes[at..bytes.len().min(at + 16)]);
+    panic!(
+        "{what}: {} bytes, expected {}; first difference at {at}: {} instead of {}",
+        got.len(),
+        want.len(),
+        show(got),
+        show(want)
+    );
+}

@@ -1,0 +1,24 @@
+//! The harness of the black-box tests: it knows Forebay by its command line only.
+//!
+//! A test gets a [`bay::Bay`]: a store, a backing and a mount point below one temporary
+//! directory, with the daemon as a child process. Whatever happens to the test, the bay is
+//! unmounted, the daemon is gone and the log has been searched for lines nobody expected.
+//!
+//! Nothing here sleeps to let something happen: [`wait::wait_until`] waits for what it names.
+
+pub mod bay;
+pub mod cli;
+pub mod daemon_log;
+pub mod kill;
+pub mod loopfs;
+pub mod model;
+pub mod prereq;
+pub mod rng;
+pub mod status;
+pub mod sys;
+pub mod users;
+pub mod wait;
+pub mod watchdog;
+
+pub use bay::{Bay, Drain};
+pub use wait::wait_until;

@@ -1,0 +1,65 @@
+//! A small ext4 of its own, so that a test can fill it up or break it.
+
+use crate::{prereq, sys};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub struct LoopFs {
+    dir: PathBuf,
+}
+
+impl LoopFs {
+    /// Makes a file system of `bytes` in `image` and mounts it on the new directory `dir`.
+    pub fn new(image: &Path, dir: &Path, bytes: u64) -> Self {
+        prereq::program("mkfs.ext4", "e2fsprogs");
+        let file = File::create(image).expect("create the image");
+        file.set_len(bytes).expect("size the image");
+        std::fs::create_dir(dir).expect("create the mount point");
+        // No blocks kept back for root: "full" is the same for every user.
+        run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(image));
+        run(Command::new("mount")
+            .args(["-o", "loop"])
+            .arg(image)
+            .arg(dir));
+        Self { dir: dir.into() }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Every later call on this file system fails with EIO, as on a disk that is gone.
+    pub fn break_down(&self) -> io::Result<()> {
+        /// `_IOR('X', 125, __u32)`: EXT4_IOC_SHUTDOWN, with "do not flush the journal".
+        const SHUTDOWN: libc::c_ulong = 0x8004_587d;
+        const NO_LOG_FLUSH: u32 = 2;
+        let dir = File::open(&self.dir)?;
+        // SAFETY: the descriptor is open and the argument is the u32 this ioctl reads.
+        let rc = unsafe { libc::ioctl(dir.as_raw_fd(), SHUTDOWN as _, &NO_LOG_FLUSH) };
+        if rc == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+impl Drop for LoopFs {
+    fn drop(&mut self) {
+        if let Err(e) = sys::detach(&self.dir) {
+            eprintln!("umount -l {}: {e}", self.dir.display());
+        }
+    }
+}
+
+fn run(command: &mut Command) {
+    let out = command.output().expect("start a system program");
+    assert!(
+        out.status.success(),
+        "{command:?} failed: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}

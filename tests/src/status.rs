@@ -1,0 +1,62 @@
+//! `forebay status --json`, as far as the tests look at it.
+
+use serde_json::Value;
+use std::process::Output;
+
+#[derive(Clone, Debug)]
+pub struct Status(pub Value);
+
+impl Status {
+    /// Takes the command's output apart; fails the test if the command failed.
+    pub fn parse(out: &Output) -> Self {
+        assert!(
+            out.status.success(),
+            "forebay status: {}\n{}",
+            out.status,
+            crate::bay::text(out)
+        );
+        let text = String::from_utf8_lossy(&out.stdout);
+        let value = serde_json::from_str(&text)
+            .unwrap_or_else(|e| panic!("forebay status --json is not JSON ({e}):\n{text}"));
+        Self(value)
+    }
+
+    /// A number by its path, e.g. `/store/capacity`.
+    pub fn number(&self, pointer: &str) -> u64 {
+        self.at(pointer)
+            .as_u64()
+            .unwrap_or_else(|| panic!("{pointer} is not a number in {:#}", self.0))
+    }
+
+    pub fn at(&self, pointer: &str) -> &Value {
+        self.0
+            .pointer(pointer)
+            .unwrap_or_else(|| panic!("{pointer} is missing in {:#}", self.0))
+    }
+
+    pub fn pid(&self) -> u64 {
+        self.number("/pid")
+    }
+
+    /// Bytes in the log that the canonical files do not have.
+    pub fn undrained(&self) -> u64 {
+        self.number("/bytes/undrained")
+    }
+
+    /// Names of the files with undrained data, with their undrained bytes.
+    pub fn files(&self) -> Vec<(String, u64)> {
+        let list = self.at("/files").as_array().expect("/files is a list");
+        list.iter()
+            .map(|file| {
+                let name = file["path"].as_str().unwrap_or_default().to_owned();
+                (name, file["undrained"].as_u64().unwrap_or_default())
+            })
+            .collect()
+    }
+
+    /// Errors that stick.
+    pub fn errors(&self) -> Vec<Value> {
+        let list = self.at("/errors").as_array().expect("/errors is a list");
+        list.clone()
+    }
+}

@@ -1,0 +1,258 @@
+//! System calls that the standard library lacks, as plain functions with `io::Result`.
+
+use nix::errno::Errno;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+pub fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("a path has no NUL")
+}
+
+fn check(rc: libc::c_int) -> io::Result<()> {
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// `umount -l`: takes a mount out of the tree even if it is dead or busy. Fine if nothing is
+/// mounted there.
+pub fn detach(mount: &Path) -> io::Result<()> {
+    match nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH) {
+        Ok(()) | Err(Errno::EINVAL) | Err(Errno::ENOENT) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether something is mounted exactly at `path`, without asking what is mounted.
+pub fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read mountinfo");
+    let want = path.to_str().expect("test paths are plain text");
+    table
+        .lines()
+        .any(|line| line.split(' ').nth(4) == Some(want))
+}
+
+pub fn write_all_at(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+    let n = file.write_at(data, offset)?;
+    if n == data.len() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "short write: {n} of {} bytes",
+        data.len()
+    )))
+}
+
+/// Up to `len` bytes at `offset`, fewer only at the end of the file.
+pub fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut buf = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        match file.read_at(&mut buf[done..], offset + done as u64)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    buf.truncate(done);
+    Ok(buf)
+}
+
+pub fn fallocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+    // SAFETY: takes a descriptor that lives as long as `file`, and numbers.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
+}
+
+pub const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// The next data (or hole) at or after `offset`; `None` for ENXIO.
+pub fn seek(file: &File, offset: u64, whence: i32) -> io::Result<Option<u64>> {
+    // SAFETY: takes a descriptor that lives as long as `file`, and numbers.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+    if at >= 0 {
+        return Ok(Some(at as u64));
+    }
+    let e = io::Error::last_os_error();
+    if e.raw_os_error() == Some(libc::ENXIO) {
+        return Ok(None);
+    }
+    Err(e)
+}
+
+pub fn copy_range(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> io::Result<u64> {
+    let (mut src, mut dst) = (at as i64, to_at as i64);
+    let mut left = len;
+    while left > 0 {
+        // SAFETY: both descriptors and both offsets outlive the call.
+        let n = unsafe {
+            libc::copy_file_range(
+                from.as_raw_fd(),
+                &mut src,
+                to.as_raw_fd(),
+                &mut dst,
+                left as usize,
+                0,
+            )
+        };
+        match n {
+            0 => break,
+            n if n > 0 => left -= n as u64,
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(len - left)
+}
+
+/// Sets both times, in nanoseconds since 1970.
+pub fn set_times(path: &Path, atime: i64, mtime: i64) -> io::Result<()> {
+    let spec = |t: i64| libc::timespec {
+        tv_sec: t.div_euclid(1_000_000_000),
+        tv_nsec: t.rem_euclid(1_000_000_000),
+    };
+    let times = [spec(atime), spec(mtime)];
+    let c = c_path(path);
+    // SAFETY: the path is NUL-terminated and `times` has the two elements utimensat wants.
+    check(unsafe { libc::utimensat(libc::AT_FDCWD, c.as_ptr(), times.as_ptr(), 0) })
+}
+
+pub fn mtime(meta: &std::fs::Metadata) -> i64 {
+    meta.mtime() * 1_000_000_000 + meta.mtime_nsec()
+}
+
+pub fn truncate(path: &Path, size: u64) -> io::Result<()> {
+    nix::unistd::truncate(path, size as i64).map_err(Into::into)
+}
+
+pub fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
+    let (path, name) = (c_path(path), CString::new(name)?);
+    // SAFETY: both strings are NUL-terminated; the value's length is its own.
+    check(unsafe {
+        libc::setxattr(
+            path.as_ptr(),
+            name.as_ptr(),
+            value.as_ptr().cast(),
+            value.len(),
+            flags,
+        )
+    })
+}
+
+pub fn get_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
+    let (path, name) = (c_path(path), CString::new(name)?);
+    let mut buf = vec![0u8; 65536];
+    // SAFETY: both strings are NUL-terminated; the buffer's length is its own.
+    let n = unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            name.as_ptr(),
+            buf.as_mut_ptr().cast(),
+            buf.len(),
+        )
+    };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    buf.truncate(n as usize);
+    Ok(buf)
+}
+
+pub fn list_xattr(path: &Path) -> io::Result<Vec<String>> {
+    let path = c_path(path);
+    let mut buf = vec![0u8; 65536];
+    // SAFETY: the path is NUL-terminated; the buffer's length is its own.
+    let n = unsafe { libc::listxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(buf[..n as usize]
+        .split(|b| *b == 0)
+        .filter(|name| !name.is_empty())
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect())
+}
+
+pub fn remove_xattr(path: &Path, name: &str) -> io::Result<()> {
+    let (path, name) = (c_path(path), CString::new(name)?);
+    // SAFETY: both strings are NUL-terminated.
+    check(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) })
+}
+
+pub fn rename_flags(from: &Path, to: &Path, flags: u32) -> io::Result<()> {
+    let (from, to) = (c_path(from), c_path(to));
+    // SAFETY: both paths are NUL-terminated.
+    check(unsafe {
+        libc::renameat2(
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            flags,
+        )
+    })
+}
+
+pub fn mknod(path: &Path, mode: u32, dev: u64) -> io::Result<()> {
+    let path = c_path(path);
+    // SAFETY: the path is NUL-terminated.
+    check(unsafe { libc::mknod(path.as_ptr(), mode, dev) })
+}
+
+/// A shared, writable mapping of part of a file.
+pub struct Mapping {
+    at: std::ptr::NonNull<libc::c_void>,
+    len: usize,
+}
+
+impl Mapping {
+    /// `offset` is a multiple of the page size; the range lies within the file.
+    pub fn new(file: &File, offset: u64, len: usize) -> io::Result<Self> {
+        use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+        let size = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing aliases it.
+        let at = unsafe { mmap(None, size, prot, MapFlags::MAP_SHARED, file, offset as i64)? };
+        Ok(Self { at, len })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is `len` bytes long and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` keeps other users of this mapping out.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), self.len) }
+    }
+
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: the range is exactly the mapping.
+        unsafe { nix::sys::mman::msync(self.at, self.len, nix::sys::mman::MsFlags::MS_SYNC) }
+            .map_err(Into::into)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is exactly the mapping and no reference to it is left.
+        if let Err(e) = unsafe { nix::sys::mman::munmap(self.at, self.len) } {
+            eprintln!("munmap: {e}");
+        }
+    }
+}
+
+/// The errno of a failed call; panics if it succeeded.
+pub fn errno<T>(result: io::Result<T>, what: &str) -> i32 {
+    match result {
+        Ok(_) => panic!("{what} succeeded and should not have"),
+        Err(e) => e
+            .raw_os_error()
+            .unwrap_or_else(|| panic!("{what}: {e} has no errno")),
+    }
+}

@@ -1,0 +1,57 @@
+//! fsx (crates.io, 0.3.2): 100,000 random operations on one file, every byte and the size checked
+//! after each. What it does is in conformance/fsx.toml.
+//!
+//! Checks S1.1, S1.2, S1.4, S1.8, S1.10, S1.17 and S6.3.
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, text};
+use forebay_tests::{prereq, rng};
+use std::process::Command;
+use std::time::Duration;
+
+/// S6.3: the drain writes the same file as fast as it can all the while.
+#[test]
+fn fsx_while_draining() {
+    run(Drain::Immediate);
+}
+
+/// S1.1 with everything in the log.
+#[test]
+fn fsx_without_drain() {
+    run(Drain::Never);
+}
+
+fn run(drain: Drain) {
+    let fsx = prereq::tool("fsx", "0.3.2");
+    // fsx takes 32 bits of seed.
+    let seed = rng::seed(&format!("fsx, drain {}", drain.key())) & 0xffff_ffff;
+    let operations = rng::count("FOREBAY_FSX_OPS", 100_000);
+    let mut bay = Bay::with_limit(drain, Duration::from_secs(900 + operations / 100));
+    bay.start();
+    let artifacts = bay.root().join("artifacts");
+    std::fs::create_dir(&artifacts).expect("make a directory");
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/fsx.toml");
+    let out = Command::new(fsx)
+        .args(["-f", config, "-N", &operations.to_string()])
+        .args(["-S", &seed.to_string()])
+        .arg("-P")
+        .arg(&artifacts)
+        .arg(bay.path("fsx"))
+        .output()
+        .expect("start fsx");
+    let said = text(&out);
+    let last: Vec<&str> = said.lines().rev().take(40).collect();
+    assert!(
+        out.status.success(),
+        "fsx -S {seed}: {}\n{}",
+        out.status,
+        last.into_iter().rev().collect::<Vec<_>>().join("\n")
+    );
+    let seen = get(bay.path("fsx"));
+    bay.umount();
+    assert_same(
+        "fsx's file in the backing",
+        &get(bay.canonical("fsx")),
+        &seen,
+    );
+    bay.finish();
+}

@@ -1,0 +1,172 @@
+//! `kill -9` of the daemon at random moments under load, then remount and look at every byte.
+//!
+//! Checks S5, S5.1, S5.4, S6, S6.1 and S6.3. 20 kills per policy unless `FOREBAY_CYCLES` says otherwise;
+//! `FOREBAY_SEED` replays the operations (not the moment of the kill: that is the machine's).
+
+use forebay_tests::bay::{Bay, Drain};
+use forebay_tests::kill::judge::Judge;
+use forebay_tests::rng::{self, Rng};
+use forebay_tests::{prereq, sys};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const WORKERS: u64 = 3;
+
+/// S5.1, S6.1 and S6.3: the drain is cut off in the middle as well.
+#[test]
+fn kill_while_draining_loses_nothing() {
+    run(Drain::Immediate);
+}
+
+/// S5.1 and S5.4: nothing is drained, so what status must say is known.
+#[test]
+fn kill_with_everything_in_the_log_loses_nothing() {
+    run(Drain::Never);
+}
+
+fn run(drain: Drain) {
+    let seed = rng::seed(&format!("kill, drain {}", drain.key()));
+    let cycles = rng::count("FOREBAY_CYCLES", 20);
+    let mut bay = Bay::with_limit(drain, Duration::from_secs(120 + cycles * 20));
+    let mut rng = Rng::derive(seed, 1);
+    let mut judge = Judge::new(seed);
+
+    for cycle in 0..cycles {
+        bay.start();
+        load_until_kill(&mut bay, &mut judge, &mut rng, seed, cycle);
+        // Now and then the daemon is killed again while it recovers.
+        if rng.one_in(4) {
+            bay.spawn();
+            std::thread::sleep(Duration::from_micros(rng.below(80_000)));
+            bay.kill();
+        }
+        bay.start();
+        let seen = judge.inspect(bay.mnt());
+        seen.unwrap_or_else(|e| panic!("after kill {cycle} (seed {seed}): {e}"));
+        check_status(&bay, &judge, drain, cycle);
+        bay.kill();
+    }
+
+    bay.start();
+    judge.inspect(bay.mnt()).expect("after the last kill");
+    bay.drain();
+    assert_eq!(
+        bay.status().undrained(),
+        0,
+        "undrained bytes after the drain"
+    );
+    judge.verify("mount", bay.mnt());
+    bay.umount();
+    judge.verify("backing", bay.backing());
+    println!(
+        "kill, drain {}: {cycles} kills, {} acknowledged operations, none lost",
+        drain.key(),
+        judge.acknowledged
+    );
+    bay.finish();
+}
+
+fn load_until_kill(bay: &mut Bay, judge: &mut Judge, rng: &mut Rng, seed: u64, cycle: u64) {
+    let mut writers: Vec<Writer> = (0..WORKERS)
+        .map(|worker| Writer::start(bay, judge, worker, seed, cycle))
+        .collect();
+    // The moment: after some acknowledged operations of one worker and a little later, so that
+    // it falls into anything the daemon may be doing.
+    let some = rng.within(5..120);
+    writers[rng.below(WORKERS) as usize].wait_for(some);
+    std::thread::sleep(Duration::from_micros(rng.below(30_000)));
+    bay.kill();
+    for writer in writers {
+        writer.collect(judge);
+    }
+    assert!(!sys::is_mounted(bay.mnt()), "the dead mount is gone");
+}
+
+/// S5.4: pid, files and bytes, directly after recovery.
+fn check_status(bay: &Bay, judge: &Judge, drain: Drain, cycle: u64) {
+    let status = bay.status();
+    let (least, most) = judge.undrained();
+    let undrained = status.undrained();
+    assert_eq!(status.pid(), u64::from(bay.pid()), "the daemon's pid");
+    assert!(
+        undrained <= most,
+        "kill {cycle}: status says {undrained} undrained, at most {most} were written"
+    );
+    let listed = status.files();
+    for (name, _) in &listed {
+        assert!(
+            judge.exists(name),
+            "kill {cycle}: status lists {name}, which is no file"
+        );
+    }
+    if drain == Drain::Never {
+        assert!(
+            least <= undrained,
+            "kill {cycle}: status says {undrained} undrained, at least {least} were acknowledged"
+        );
+        for name in judge.dirty_files() {
+            assert!(
+                listed.iter().any(|(listed, _)| listed == name),
+                "kill {cycle}: status does not list {name}: {listed:?}"
+            );
+        }
+    }
+}
+
+struct Writer {
+    worker: u64,
+    notes: PathBuf,
+    child: Child,
+}
+
+impl Writer {
+    fn start(bay: &Bay, judge: &Judge, worker: u64, seed: u64, cycle: u64) -> Self {
+        let notes = bay.root().join(format!("notes-{cycle}-{worker}"));
+        let child = Command::new(prereq::helper("kill-worker"))
+            .arg(bay.mnt())
+            .arg(&notes)
+            .args([worker, WORKERS, seed, judge.first(worker)].map(|n| n.to_string()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start a writer");
+        Self {
+            worker,
+            notes,
+            child,
+        }
+    }
+
+    /// Waits for this many acknowledged operations.
+    fn wait_for(&mut self, operations: u64) {
+        let mut dots = vec![0; operations as usize];
+        let out = self.child.stdout.as_mut().expect("a pipe was asked for");
+        out.read_exact(&mut dots)
+            .expect("the writer goes on until the kill");
+    }
+
+    fn collect(mut self, judge: &mut Judge) {
+        // Closing our end ends a writer that waits for us to read its dots.
+        drop(self.child.stdout.take());
+        let status = self.child.wait().expect("wait for a writer");
+        assert!(
+            status.success(),
+            "writer {} met an error other than the daemon's death: {status}",
+            self.worker
+        );
+        let notes = std::fs::read_to_string(&self.notes).expect("read the notes");
+        judge.hear(self.worker, &notes);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait()
+            && let Err(e) = self.child.kill().and_then(|()| self.child.wait().map(drop))
+        {
+            eprintln!("end writer {}: {e}", self.worker);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! pjdfstest (crates.io, 0.2.2), the POSIX conformance suite: names, modes, owners, times and
+//! the errors of every call. What does not pass is in conformance/exclusions.txt with a reason.
+//!
+//! Checks S1.6, S1.11, S1.13, S1.16 and S8.1.
+
+use forebay_tests::bay::{Bay, Drain, text};
+use forebay_tests::prereq;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// Fewer would mean that the suite no longer does what it did when this was written.
+const LEAST_PASSED: usize = 370;
+
+struct Exclusions {
+    fail: BTreeMap<String, String>,
+    skip: Vec<String>,
+}
+
+fn exclusions() -> Exclusions {
+    let mut list = Exclusions {
+        fail: BTreeMap::new(),
+        skip: Vec::new(),
+    };
+    for line in include_str!("../conformance/exclusions.txt").lines() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (name, reason) = line.split_once(' ').expect("a reason beside every name");
+        assert!(!reason.trim().is_empty(), "{name} has no reason");
+        if name == "skipped" {
+            let (name, _) = reason.split_once(' ').expect("a reason beside every name");
+            list.skip.push(name.into());
+        } else {
+            list.fail.insert(name.into(), reason.into());
+        }
+    }
+    list
+}
+
+/// `*` stands for anything, at the start and at the end.
+fn matches(pattern: &str, name: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(inner), Some(_)) => name.contains(inner.trim_end_matches('*')),
+        (Some(end), None) => name.ends_with(end),
+        (None, Some(start)) => name.starts_with(start),
+        (None, None) => name == pattern,
+    }
+}
+
+/// S8.1, S1.13: all cases but the listed ones pass.
+#[test]
+fn pjdfstest() {
+    let program = prereq::tool("pjdfstest", "0.2.2");
+    let mut bay = Bay::new(Drain::Immediate);
+    bay.start();
+    let dir = bay.path("pjdfstest");
+    std::fs::create_dir(&dir).expect("mkdir");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let other = tempfile::tempdir_in("/dev/shm").expect("a directory on another file system");
+    let out = Command::new(program)
+        .arg("-c")
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/conformance/pjdfstest.toml"
+        ))
+        .arg("-p")
+        .arg(&dir)
+        .arg("-s")
+        .arg(other.path())
+        .output()
+        .expect("start pjdfstest");
+    let said = text(&out);
+
+    let listed = exclusions();
+    let mut wrong = Vec::new();
+    let mut passed = BTreeSet::new();
+    let mut lines = said.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some((name, verdict)) = line.rsplit_once(char::is_whitespace) else {
+            continue;
+        };
+        let name = name.trim();
+        let detail = lines.peek().filter(|next| next.starts_with('\t'));
+        match verdict {
+            "ok" => {
+                passed.insert(name.to_owned());
+            }
+            "FAILED" if !listed.fail.contains_key(name) => {
+                wrong.push(format!("{name} failed: {detail:?}"));
+            }
+            "skipped" if !listed.skip.iter().any(|pattern| matches(pattern, name)) => {
+                wrong.push(format!("{name} was skipped: {detail:?}"));
+            }
+            _ => {}
+        }
+    }
+    for name in listed.fail.keys().filter(|name| passed.contains(*name)) {
+        wrong.push(format!("{name} passes: take it off the list of exclusions"));
+    }
+    if passed.len() < LEAST_PASSED {
+        wrong.push(format!("only {} cases passed", passed.len()));
+    }
+    assert!(wrong.is_empty(), "{}\n---\n{said}", wrong.join("\n"));
+    println!("pjdfstest: {} cases passed", passed.len());
+    bay.finish();
+}

@@ -1,0 +1,320 @@
+//! S8 with two unprivileged users beside root, on one mount: nobody gets at the other's data, and the
+//! rules about directories and mode bits hold although data takes another way.
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
+use forebay_tests::sys::{self, errno};
+use forebay_tests::users::{ALICE, BOB, TEAM, as_user};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::Path;
+
+/// A mounted bay for one test; whatever the test still holds open is closed before unmounting.
+fn with(drain: Drain, test: impl FnOnce(&mut Bay)) {
+    let mut bay = Bay::new(drain);
+    bay.start();
+    test(&mut bay);
+    bay.finish();
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("stat").mode() & 0o7777
+}
+
+fn create_as(uid: u32, path: &Path, mode: u32, data: &[u8]) {
+    as_user(uid, &[], || {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(mode);
+        let file = options.open(path).expect("create");
+        sys::write_all_at(&file, data, 0).expect("write");
+    });
+}
+
+/// S8.1: mode 0600 means it, while the bytes are in the log and when they are drained.
+#[test]
+fn private_files_stay_private() {
+    with(Drain::Never, |bay| {
+        create_as(ALICE, &bay.path("secret"), 0o600, b"alice's own");
+        for _ in 0..2 {
+            as_user(BOB, &[], || {
+                let path = bay.path("secret");
+                assert_eq!(errno(File::open(&path), "bob reads"), libc::EACCES);
+                let write = OpenOptions::new().write(true).open(&path);
+                assert_eq!(errno(write, "bob writes"), libc::EACCES);
+                assert_eq!(
+                    errno(sys::truncate(&path, 0), "bob truncates"),
+                    libc::EACCES
+                );
+                let list = sys::set_xattr(&path, "user.x", b"1", 0);
+                assert_eq!(errno(list, "bob sets an attribute"), libc::EACCES);
+            });
+            as_user(ALICE, &[], || {
+                assert_eq!(get(bay.path("secret")), b"alice's own")
+            });
+            bay.drain();
+        }
+        let meta = fs::metadata(bay.canonical("secret")).expect("stat");
+        assert_eq!(
+            (meta.uid(), meta.gid()),
+            (ALICE, ALICE),
+            "created as the caller"
+        );
+    });
+}
+
+/// S8.1: rights through supplementary groups, which FUSE requests do not carry.
+#[test]
+fn supplementary_groups_count() {
+    with(Drain::Never, |bay| {
+        put(bay.path("team"), b"shared");
+        chown(bay.path("team"), Some(0), Some(TEAM)).expect("chown");
+        chmod(&bay.path("team"), 0o660);
+        fs::create_dir(bay.path("dir")).expect("mkdir");
+        chown(bay.path("dir"), Some(0), Some(TEAM)).expect("chown");
+        chmod(&bay.path("dir"), 0o770);
+        as_user(ALICE, &[TEAM], || {
+            assert_eq!(get(bay.path("team")), b"shared");
+            put(bay.path("team"), b"changed");
+            put(bay.path("dir/new"), b"x");
+            chown(bay.path("dir/new"), None, Some(TEAM)).expect("give to a group of one's own");
+        });
+        as_user(BOB, &[], || {
+            assert_eq!(
+                errno(File::open(bay.path("team")), "bob reads"),
+                libc::EACCES
+            );
+            let create = File::create(bay.path("dir/bob"));
+            assert_eq!(errno(create, "bob creates"), libc::EACCES);
+        });
+        assert_eq!(get(bay.path("team")), b"changed");
+    });
+}
+
+/// S8.2: the store holds everyone's bytes and is closed to everyone.
+#[test]
+fn the_store_is_closed() {
+    with(Drain::Never, |bay| {
+        create_as(ALICE, &bay.path("secret"), 0o600, &[7; 100_000]);
+        assert_eq!(mode(bay.store()) & 0o077, 0, "mode of the store");
+        let mut checked = 0;
+        let mut todo = vec![bay.store().to_owned()];
+        while let Some(dir) = todo.pop() {
+            for entry in fs::read_dir(dir).expect("list the store") {
+                let path = entry.expect("entry").path();
+                if path.is_dir() {
+                    todo.push(path.clone());
+                }
+                as_user(BOB, &[], || {
+                    errno(File::open(&path), &format!("bob opens {}", path.display()))
+                });
+                checked += 1;
+            }
+        }
+        assert!(checked > 0, "the store has files");
+    });
+}
+
+/// S8.3: in a sticky directory only the owner removes or renames.
+#[test]
+fn sticky_directories() {
+    with(Drain::Never, |bay| {
+        fs::create_dir(bay.path("tmp")).expect("mkdir");
+        chmod(&bay.path("tmp"), 0o1777);
+        create_as(ALICE, &bay.path("tmp/a"), 0o666, b"alice");
+        as_user(BOB, &[], || {
+            let path = bay.path("tmp/a");
+            assert_eq!(errno(fs::remove_file(&path), "bob removes"), libc::EPERM);
+            let renamed = fs::rename(&path, bay.path("tmp/b"));
+            assert_eq!(errno(renamed, "bob renames"), libc::EPERM);
+            put(bay.path("tmp/bob"), b"bob");
+            let over = fs::rename(bay.path("tmp/bob"), &path);
+            assert_eq!(errno(over, "bob renames over it"), libc::EPERM);
+            let exchange = sys::rename_flags(&bay.path("tmp/bob"), &path, libc::RENAME_EXCHANGE);
+            assert_eq!(errno(exchange, "bob exchanges"), libc::EPERM);
+        });
+        as_user(ALICE, &[], || {
+            fs::remove_file(bay.path("tmp/a")).expect("alice removes")
+        });
+    });
+}
+
+/// S8.3: what is made in a setgid directory belongs to its group.
+#[test]
+fn setgid_directories() {
+    with(Drain::Never, |bay| {
+        fs::create_dir(bay.path("project")).expect("mkdir");
+        chown(bay.path("project"), Some(0), Some(TEAM)).expect("chown");
+        chmod(&bay.path("project"), 0o2777);
+        as_user(ALICE, &[TEAM], || {
+            put(bay.path("project/f"), b"x");
+            fs::create_dir(bay.path("project/d")).expect("mkdir");
+        });
+        let file = fs::metadata(bay.path("project/f")).expect("stat");
+        assert_eq!((file.uid(), file.gid()), (ALICE, TEAM));
+        let dir = fs::metadata(bay.path("project/d")).expect("stat");
+        assert_eq!(dir.gid(), TEAM);
+        assert_eq!(dir.mode() & 0o2000, 0o2000, "the bit is handed down");
+        // A setgid program for a group one is not in loses the bit.
+        as_user(BOB, &[], || {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o2775);
+            options.open(bay.path("project/g")).expect("create");
+        });
+        assert_eq!(mode(&bay.path("project/g")) & 0o2000, 0);
+    });
+}
+
+/// S8.4: setuid and setgid go when somebody else writes, truncates or gives the file away.
+#[test]
+fn setuid_is_stripped() {
+    for drain in [Drain::Never, Drain::Immediate] {
+        with(drain, |bay| {
+            let path = bay.path("program");
+            let arm = || {
+                put(&path, vec![1; 20_000]);
+                chown(&path, Some(ALICE), Some(ALICE)).expect("chown");
+                chmod(&path, 0o6777);
+                assert_eq!(mode(&path), 0o6777);
+            };
+            arm();
+            as_user(BOB, &[], || {
+                let file = OpenOptions::new().write(true).open(&path).expect("open");
+                sys::write_all_at(&file, b"evil", 0).expect("write");
+            });
+            assert_eq!(mode(&path), 0o777, "{drain:?}: after a write");
+            assert_eq!(
+                mode(&bay.canonical("program")),
+                0o777,
+                "{drain:?}: in the backing"
+            );
+            arm();
+            as_user(BOB, &[], || sys::truncate(&path, 10).expect("truncate"));
+            assert_eq!(mode(&path), 0o777, "{drain:?}: after a truncate");
+            arm();
+            as_user(BOB, &[], || {
+                let file = OpenOptions::new().write(true).open(&path).expect("open");
+                sys::fallocate(&file, sys::PUNCH, 0, 100).expect("punch");
+            });
+            assert_eq!(mode(&path), 0o777, "{drain:?}: after punching a hole");
+            arm();
+            as_user(ALICE, &[TEAM], || {
+                chown(&path, None, Some(TEAM)).expect("chgrp")
+            });
+            assert_eq!(
+                mode(&path) & 0o6000,
+                0,
+                "{drain:?}: after a change of group"
+            );
+            arm();
+            bay.drain();
+            assert_eq!(
+                mode(&bay.canonical("program")),
+                0o6777,
+                "{drain:?}: root keeps them"
+            );
+        });
+    }
+}
+
+/// S8.4: file capabilities go with a write.
+#[test]
+fn capabilities_are_stripped() {
+    with(Drain::Never, |bay| {
+        let path = bay.path("program");
+        put(&path, vec![1; 20_000]);
+        chmod(&path, 0o777);
+        // Version 2, CAP_NET_RAW permitted and effective.
+        let mut cap = Vec::new();
+        for word in [0x0200_0001u32, 1 << 13, 0, 0, 0] {
+            cap.extend(word.to_le_bytes());
+        }
+        sys::set_xattr(&path, "security.capability", &cap, 0).expect("setcap");
+        assert!(sys::get_xattr(&path, "security.capability").is_ok());
+        as_user(BOB, &[], || {
+            let file = OpenOptions::new().write(true).open(&path).expect("open");
+            sys::write_all_at(&file, b"evil", 0).expect("write");
+        });
+        let after = sys::get_xattr(&bay.canonical("program"), "security.capability");
+        assert_eq!(errno(after, "read the capability"), libc::ENODATA);
+    });
+}
+
+/// S8.1: nobody gives files away, and only the owner changes modes.
+#[test]
+fn owners_and_modes_belong_to_the_owner() {
+    with(Drain::Never, |bay| {
+        create_as(ALICE, &bay.path("f"), 0o666, b"x");
+        as_user(BOB, &[], || {
+            let path = bay.path("f");
+            let permissions = Permissions::from_mode(0o777);
+            let done = fs::set_permissions(&path, permissions);
+            assert_eq!(errno(done, "bob's chmod"), libc::EPERM);
+            let done = chown(&path, Some(BOB), None);
+            assert_eq!(errno(done, "bob's chown"), libc::EPERM);
+            let done = sys::set_times(&path, 1, 1);
+            assert_eq!(errno(done, "bob's utimensat"), libc::EPERM);
+        });
+        as_user(ALICE, &[], || {
+            let done = chown(bay.path("f"), Some(BOB), None);
+            assert_eq!(errno(done, "alice gives it away"), libc::EPERM);
+        });
+    });
+}
+
+/// S8.1: attributes that only root may touch.
+#[test]
+fn privileged_attributes() {
+    with(Drain::Never, |bay| {
+        create_as(ALICE, &bay.path("f"), 0o600, b"x");
+        sys::set_xattr(&bay.path("f"), "trusted.note", b"root's", 0).expect("root may");
+        as_user(ALICE, &[], || {
+            let path = bay.path("f");
+            let read = sys::get_xattr(&path, "trusted.note");
+            let e = errno(read, "alice reads trusted.note");
+            assert!(e == libc::ENODATA || e == libc::EPERM, "errno {e}");
+            let names = sys::list_xattr(&path).expect("list");
+            assert!(!names.contains(&"trusted.note".to_owned()), "{names:?}");
+            let set = sys::set_xattr(&path, "trusted.x", b"1", 0);
+            assert_eq!(errno(set, "alice sets trusted.x"), libc::EPERM);
+            let set = sys::set_xattr(&path, "security.capability", b"1", 0);
+            let e = errno(set, "alice sets a capability");
+            assert!(e == libc::EPERM || e == libc::EINVAL, "errno {e}");
+        });
+    });
+}
+
+/// S8.9: the drain writes as the owner; a file that the owner cannot reach is still drained.
+#[test]
+fn the_drain_writes_as_the_owner() {
+    with(Drain::Never, |bay| {
+        fs::create_dir(bay.path("closed")).expect("mkdir");
+        chmod(&bay.path("closed"), 0o777);
+        create_as(ALICE, &bay.path("closed/f"), 0o600, &[5; 200_000]);
+        chmod(&bay.path("closed"), 0o700);
+        bay.drain();
+        let meta = fs::metadata(bay.canonical("closed/f")).expect("stat");
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (ALICE, 0o600));
+        assert_same("canonical", &get(bay.canonical("closed/f")), &[5; 200_000]);
+    });
+}
+
+/// S8.9, S8.4: a handle outlives the right to open, as everywhere; and read-only files drain.
+#[test]
+fn data_written_before_the_mode_changed_still_drains() {
+    with(Drain::Never, |bay| {
+        as_user(ALICE, &[], || {
+            let file = open_rw(bay.path("f"));
+            sys::write_all_at(&file, &[1; 50_000], 0).expect("write");
+            chmod(&bay.path("f"), 0o400);
+            sys::write_all_at(&file, &[2; 50_000], 50_000).expect("write through the handle");
+        });
+        bay.drain();
+        let mut want = vec![1; 50_000];
+        want.resize(100_000, 2);
+        assert_same("canonical", &get(bay.canonical("f")), &want);
+        assert_eq!(mode(&bay.canonical("f")), 0o400);
+    });
+}
