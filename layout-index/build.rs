@@ -27,5 +27,10 @@ fn system_version() -> String {
             .map(|n| n.trim().to_string())
             .unwrap_or_else(|| panic!("{} does not define {name}", header.display()))
     };
-    format!("{}.{}.{}", number("ROCKSDB_MAJOR"), number("ROCKSDB_MINOR"), number("ROCKSDB_PATCH"))
+    format!(
+        "{}.{}.{}",
+        number("ROCKSDB_MAJOR"),
+        number("ROCKSDB_MINOR"),
+        number("ROCKSDB_PATCH")
+    )
 }

@@ -205,7 +205,7 @@ fn put(file: &dyn DiskFile, range: ByteRange, data: &[u8], verify: bool) -> Resu
 /// this module's business.
 fn punch(file: &dyn DiskFile, range: ByteRange) -> Result<(), Problem> {
     let len = file
-        .len()
+        .size()
         .map_err(canonical("asking the size for", range))?;
     let Some(range) = range.intersect(&ByteRange::new(0, len)) else {
         return Ok(());

@@ -7,7 +7,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 struct Fixture {
     overlay: Arc<Overlay>,
@@ -17,8 +17,7 @@ struct Fixture {
     _tmp: tempfile::TempDir,
 }
 
-/// `None` where this machine lets nobody mount.
-fn fixture(over_itself: bool) -> Option<Fixture> {
+fn fixture(over_itself: bool) -> Fixture {
     let tmp = tempfile::tempdir().unwrap();
     fs::set_permissions(tmp.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let below = tmp.path().join("backing");
@@ -48,20 +47,15 @@ fn fixture(over_itself: bool) -> Option<Fixture> {
         ttl: Duration::from_secs(1),
     })
     .unwrap();
-    let mounted = match mount(overlay.clone(), &dir, &MountOptions::default()) {
-        Ok(mounted) => mounted,
-        Err(e) => {
-            eprintln!("not mounted: {e}");
-            return None;
-        }
-    };
-    Some(Fixture {
+    let mounted = mount(overlay.clone(), &dir, &MountOptions::default())
+        .unwrap_or_else(|e| panic!("cannot mount here ({e}); `make test-deps` installs fuse3"));
+    Fixture {
         overlay,
         mounted: Some(mounted),
         dir,
         below,
         _tmp: tmp,
-    })
+    }
 }
 
 impl Fixture {
@@ -91,7 +85,7 @@ fn rw(path: &Path) -> File {
 
 #[test]
 fn bytes_names_and_attributes() {
-    let Some(f) = fixture(false) else { return };
+    let f = fixture(false);
     let path = f.path("file");
     fs::write(&path, "hello world").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"hello world");
@@ -139,7 +133,7 @@ fn bytes_names_and_attributes() {
 
 #[test]
 fn a_mount_over_its_own_backing() {
-    let Some(f) = fixture(true) else { return };
+    let f = fixture(true);
     fs::write(f.path("x"), "over itself").unwrap();
     assert_eq!(fs::read(f.path("x")).unwrap(), b"over itself");
     let id = f.overlay.store().dirty_files()[0].id();
@@ -148,7 +142,7 @@ fn a_mount_over_its_own_backing() {
 
 #[test]
 fn threads_write_one_file_at_once() {
-    let Some(f) = fixture(false) else { return };
+    let f = fixture(false);
     const BLOCK: usize = 47_008;
     let path = f.path("shared");
     rw(&path);
@@ -173,7 +167,7 @@ fn threads_write_one_file_at_once() {
 
 #[test]
 fn mapped_memory_is_the_file() {
-    let Some(f) = fixture(false) else { return };
+    let f = fixture(false);
     let file = rw(&f.path("map"));
     file.write_all_at(&[b'a'; 8192], 0).unwrap();
     // SAFETY: a fresh mapping of a file that stays as long as it is used below.
@@ -206,7 +200,7 @@ fn mapped_memory_is_the_file() {
 
 #[test]
 fn clean_files_pass_through_and_stay_coherent() {
-    let Some(f) = fixture(false) else { return };
+    let f = fixture(false);
     fs::write(f.below.join("clean"), vec![b'x'; 1 << 20]).unwrap();
     let reader = File::open(f.path("clean")).unwrap();
     let mut buf = vec![0; 1 << 20];
@@ -214,11 +208,21 @@ fn clean_files_pass_through_and_stay_coherent() {
     assert!(buf.iter().all(|b| *b == b'x'));
     let writer = rw(&f.path("clean"));
     writer.write_all_at(b"yy", 10).unwrap();
+    // SAFETY: asks for a number. Only root may pass through, and not to every file system.
+    if unsafe { libc::geteuid() } == 0 {
+        let who = f.overlay.who_is_open();
+        assert_eq!(who.len(), 2);
+        assert!(who.iter().all(|w| w.passthrough), "{who:?}");
+    }
     reader.read_exact_at(&mut buf[..2], 10).unwrap();
     assert_eq!(&buf[..2], b"yy");
     drop((reader, writer));
     // Releases are not waited for by close.
-    std::thread::sleep(Duration::from_millis(200));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !f.overlay.who_is_open().is_empty() {
+        assert!(Instant::now() < deadline, "closed handles stay open");
+        std::thread::yield_now();
+    }
     let writer = rw(&f.path("clean"));
     writer.write_all_at(b"zz", 10).unwrap();
     let reader = File::open(f.path("clean")).unwrap();
@@ -228,7 +232,7 @@ fn clean_files_pass_through_and_stay_coherent() {
 
 #[test]
 fn an_open_file_makes_the_mount_busy() {
-    let Some(f) = fixture(false) else { return };
+    let f = fixture(false);
     let file = rw(&f.path("open"));
     let unmounter = f.mounted.as_ref().unwrap().unmounter();
     let e = unmounter.unmount(false).unwrap_err();
@@ -259,10 +263,9 @@ fn users_are_kept_apart() {
     const ALICE: u32 = 4001;
     const BOB: u32 = 4002;
     // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
-        return;
-    }
-    let Some(f) = fixture(false) else { return };
+    let me = unsafe { libc::geteuid() };
+    assert_eq!(me, 0, "run as root: this test acts as two users");
+    let f = fixture(false);
     let ok = |uid, line: &str| {
         let (ok, said) = sh(uid, &f, line);
         assert!(ok, "{line}: {said}");
@@ -319,7 +322,7 @@ fn users_are_kept_apart() {
 
 #[test]
 fn odd_requests_get_clear_answers() {
-    let Some(f) = fixture(false) else { return };
+    let f = fixture(false);
     let file = rw(&f.path("f"));
     file.write_all_at(b"x", 1 << 33).unwrap();
     assert_eq!(file.metadata().unwrap().len(), (1 << 33) + 1);

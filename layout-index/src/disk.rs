@@ -37,7 +37,7 @@ pub trait DiskFile: Send + Sync + Debug {
     /// Makes the file's bytes and size durable.
     fn sync(&self) -> io::Result<()>;
     fn set_len(&self, len: u64) -> io::Result<()>;
-    fn len(&self) -> io::Result<u64>;
+    fn size(&self) -> io::Result<u64>;
     /// `fallocate(2)` with `mode`.
     fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()>;
     /// Sets the modification time, in nanoseconds since 1970, and leaves the access time.
@@ -146,7 +146,7 @@ impl DiskFile for RealFile {
         self.0.set_len(len)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
 

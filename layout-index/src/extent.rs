@@ -44,14 +44,26 @@ pub struct Extent {
 impl Extent {
     /// The part of an extent that starts at `start` which lies within `range`.
     pub fn cut(&self, start: u64, range: ByteRange) -> Option<(u64, Extent)> {
-        let part = ByteRange { start, end: self.end }.intersect(&range)?;
+        let part = ByteRange {
+            start,
+            end: self.end,
+        }
+        .intersect(&range)?;
         let place = match self.place {
-            Place::Log { unit, skip } => {
-                Place::Log { unit, skip: skip + (part.start - start) as u32 }
-            }
+            Place::Log { unit, skip } => Place::Log {
+                unit,
+                skip: skip + (part.start - start) as u32,
+            },
             other => other,
         };
-        Some((part.start, Extent { end: part.end, seq: self.seq, place }))
+        Some((
+            part.start,
+            Extent {
+                end: part.end,
+                seq: self.seq,
+                place,
+            },
+        ))
     }
 
     /// Bytes of log payload it keeps alive, and in which segment.
@@ -81,7 +93,13 @@ impl ExtentMap {
     /// Inserts `[start, extent.end)` and calls `replaced` with every part that this hides.
     pub fn insert(&mut self, start: u64, extent: Extent, replaced: impl FnMut(u64, Extent)) {
         debug_assert!(start < extent.end);
-        self.remove(ByteRange { start, end: extent.end }, replaced);
+        self.remove(
+            ByteRange {
+                start,
+                end: extent.end,
+            },
+            replaced,
+        );
         if let Some((&left_start, left)) = self.map.range_mut(..start).next_back() {
             if let Some(joined) = join(left_start, left, start, &extent) {
                 *left = joined;
@@ -97,7 +115,11 @@ impl ExtentMap {
             return;
         }
         // The common case of a new write at the end of what is known costs one look.
-        if self.map.last_key_value().is_none_or(|(_, last)| last.end <= range.start) {
+        if self
+            .map
+            .last_key_value()
+            .is_none_or(|(_, last)| last.end <= range.start)
+        {
             return;
         }
         if let Some((&left_start, left)) = self.map.range_mut(..range.start).next_back() {
@@ -107,9 +129,13 @@ impl ExtentMap {
                 if let Some((s, part)) = whole.cut(left_start, range) {
                     removed(s, part);
                 }
-                if let Some((s, rest)) =
-                    whole.cut(left_start, ByteRange { start: range.end, end: u64::MAX })
-                {
+                if let Some((s, rest)) = whole.cut(
+                    left_start,
+                    ByteRange {
+                        start: range.end,
+                        end: u64::MAX,
+                    },
+                ) {
                     self.map.insert(s, rest);
                     return;
                 }
@@ -120,9 +146,13 @@ impl ExtentMap {
             if let Some((part_start, part)) = whole.cut(s, range) {
                 removed(part_start, part);
             }
-            if let Some((rest_start, rest)) =
-                whole.cut(s, ByteRange { start: range.end, end: u64::MAX })
-            {
+            if let Some((rest_start, rest)) = whole.cut(
+                s,
+                ByteRange {
+                    start: range.end,
+                    end: u64::MAX,
+                },
+            ) {
                 self.map.insert(rest_start, rest);
             }
         }
@@ -131,9 +161,13 @@ impl ExtentMap {
     /// The parts of extents that lie within `range`, in order.
     pub fn within(&self, range: ByteRange) -> impl Iterator<Item = (u64, Extent)> + '_ {
         let left = self.map.range(..range.start).next_back();
-        let first = left.filter(|(_, e)| e.end > range.start).map_or(range.start, |(s, _)| *s);
+        let first = left
+            .filter(|(_, e)| e.end > range.start)
+            .map_or(range.start, |(s, _)| *s);
         let end = range.end.max(first);
-        self.map.range(first..end).filter_map(move |(s, e)| e.cut(*s, range))
+        self.map
+            .range(first..end)
+            .filter_map(move |(s, e)| e.cut(*s, range))
     }
 
     pub fn iter(&self) -> btree_map::Iter<'_, u64, Extent> {
@@ -149,17 +183,32 @@ fn join(left_start: u64, left: &Extent, start: u64, right: &Extent) -> Option<Ex
     let place = match (left.place, right.place) {
         (Place::Zero, Place::Zero) => Place::Zero,
         (Place::Canonical, Place::Canonical) => Place::Canonical,
-        (Place::Log { unit: a, skip: a_skip }, Place::Log { unit: b, skip: b_skip })
-            if a.segment == b.segment
-                && a.offset == b.offset
-                && a.len <= b.len
-                && u64::from(a_skip) + (left.end - left_start) == u64::from(b_skip) =>
+        (
+            Place::Log {
+                unit: a,
+                skip: a_skip,
+            },
+            Place::Log {
+                unit: b,
+                skip: b_skip,
+            },
+        ) if a.segment == b.segment
+            && a.offset == b.offset
+            && a.len <= b.len
+            && u64::from(a_skip) + (left.end - left_start) == u64::from(b_skip) =>
         {
-            Place::Log { unit: b, skip: a_skip }
+            Place::Log {
+                unit: b,
+                skip: a_skip,
+            }
         }
         _ => return None,
     };
-    Some(Extent { end: right.end, seq: left.seq.max(right.seq), place })
+    Some(Extent {
+        end: right.end,
+        seq: left.seq.max(right.seq),
+        place,
+    })
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ const TURN: Duration = Duration::from_millis(200);
 const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
 /// Dead segments wait this long for company, unless the store is filling up.
 const RECLAIM_AGE: Duration = Duration::from_secs(2);
+/// While extents in RocksDB are being drained, merges follow this closely: the books, the drain's
+/// progress and reclaim go by them.
+const DRAIN_AGE: Duration = Duration::from_secs(1);
 
 struct Frozen {
     file: Arc<File>,
@@ -44,6 +47,7 @@ struct Frozen {
 pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     let _one = shared.maintenance.merging.lock();
     let dead = dead_segments(shared);
+    shared.hidden.store(0, Ordering::Relaxed);
     let (frozen, ended, upto) = freeze(shared);
     shared.log.sync()?;
     for part in &frozen {
@@ -58,7 +62,9 @@ pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     shared.index.commit(upto)?;
     for part in frozen {
         part.file.thaw(part.no);
-        shared.hot.fetch_sub(part.recent.len() as u64, Ordering::Relaxed);
+        shared
+            .hot
+            .fetch_sub(part.recent.len() as u64, Ordering::Relaxed);
     }
     for (id, seen_at) in dead {
         if seen_at <= upto.0 + 1 {
@@ -72,7 +78,13 @@ pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
 /// below.
 fn dead_segments(shared: &Shared) -> Vec<(u32, u64)> {
     let dead = |s: &&Arc<Segment>| s.is_sealed() && s.live() == 0;
-    let found: Vec<u32> = shared.log.segments().iter().filter(dead).map(|s| s.id).collect();
+    let found: Vec<u32> = shared
+        .log
+        .segments()
+        .iter()
+        .filter(dead)
+        .map(|s| s.id)
+        .collect();
     let seen_at = shared.log.next_seq();
     found.into_iter().map(|id| (id, seen_at)).collect()
 }
@@ -87,7 +99,9 @@ fn freeze(shared: &Arc<Shared>) -> (Vec<Frozen>, Vec<Arc<Tally>>, Seq) {
         if let Some(floor) = inner.active.floor(ByteRange::ALL) {
             next = next.min(floor);
         }
-        let Some(life) = &mut inner.life else { continue };
+        let Some(life) = &mut inner.life else {
+            continue;
+        };
         // A map that an interrupted merge left behind goes first, below what came since.
         let recent = match life.frozen.take() {
             Some(left) => {
@@ -98,7 +112,9 @@ fn freeze(shared: &Arc<Shared>) -> (Vec<Frozen>, Vec<Arc<Tally>>, Seq) {
                     });
                 }
                 let before = left.len() + life.hot.len();
-                shared.hot.fetch_sub((before - all.len()) as u64, Ordering::Relaxed);
+                shared
+                    .hot
+                    .fetch_sub((before - all.len()) as u64, Ordering::Relaxed);
                 all
             }
             None if life.hot.is_empty() && !life.row_changed => continue,
@@ -111,7 +127,13 @@ fn freeze(shared: &Arc<Shared>) -> (Vec<Frozen>, Vec<Arc<Tally>>, Seq) {
         life.row_changed = false;
         let (no, row, tally) = (life.no, life.row.clone(), life.tally.clone());
         drop(inner);
-        frozen.push(Frozen { file, no, row, recent, tally });
+        frozen.push(Frozen {
+            file,
+            no,
+            row,
+            recent,
+            tally,
+        });
     }
     let ended = std::mem::take(&mut *shared.ended.lock());
     (frozen, ended, Seq(next - 1))
@@ -245,6 +267,9 @@ impl Turn {
             return true;
         }
         let since = *self.last_checkpoint.get_or_insert_with(Instant::now);
+        if shared.hidden.load(Ordering::Relaxed) > 0 && (pressed || since.elapsed() >= DRAIN_AGE) {
+            return true;
+        }
         since.elapsed() >= CHECKPOINT_AGE && shared.log.next_seq() != self.last_seq
     }
 }
@@ -253,9 +278,8 @@ impl Turn {
 /// least half dead. The copy is a record of its own: *killed in between*, both are there and
 /// the newer wins, with the same bytes.
 fn compact_one(shared: &Arc<Shared>) -> Result<()> {
-    let half_dead = |s: &&Arc<Segment>| {
-        s.is_sealed() && s.live() > 0 && s.live() <= s.written() / 2
-    };
+    let half_dead =
+        |s: &&Arc<Segment>| s.is_sealed() && s.live() > 0 && s.live() <= s.written() / 2;
     let segments = shared.log.segments();
     let Some(segment) = segments.iter().filter(half_dead).min_by_key(|s| s.live()) else {
         return Ok(());
@@ -267,12 +291,14 @@ fn compact_one(shared: &Arc<Shared>) -> Result<()> {
         }
     }
     let mut records = Records::new(segment);
-    while let Some(found) = records.next()? {
+    while let Some(found) = records.advance()? {
         let Ok((_, record)) = found else { continue };
         if !matches!(record.kind, Kind::Write | Kind::Moved) {
             continue;
         }
-        let Some(file) = by_no.get(&record.file) else { continue };
+        let Some(file) = by_no.get(&record.file) else {
+            continue;
+        };
         match file.relocate(segment, &record) {
             // A damaged unit stays where it is: reads and the drain report it.
             Err(StoreError::Checksum { .. }) | Ok(()) => {}
@@ -286,7 +312,10 @@ fn compact_one(shared: &Arc<Shared>) -> Result<()> {
 impl File {
     /// Appends again what `segment` still holds of a record's range.
     fn relocate(&self, segment: &Segment, record: &Record) -> Result<()> {
-        let range = ByteRange { start: record.offset, end: record.offset + record.len };
+        let range = ByteRange {
+            start: record.offset,
+            end: record.offset + record.len,
+        };
         let _held = self.hold_range(range);
         let mut parts = Vec::new();
         match self.visible(range) {
@@ -304,13 +333,17 @@ impl File {
         }
         let mut bytes = Vec::new();
         for (start, extent) in parts {
-            let Place::Log { unit, skip } = extent.place else { continue };
-            segment.read_unit(&unit, &mut bytes)?.ok_or(StoreError::Checksum {
-                file: self.id(),
-                range,
-                segment: unit.segment,
-                offset: unit.offset,
-            })?;
+            let Place::Log { unit, skip } = extent.place else {
+                continue;
+            };
+            segment
+                .read_unit(&unit, &mut bytes)?
+                .ok_or(StoreError::Checksum {
+                    file: self.id(),
+                    range,
+                    segment: unit.segment,
+                    offset: unit.offset,
+                })?;
             let len = (extent.end - start) as usize;
             let data = &bytes[skip as usize..skip as usize + len];
             self.write_moved(start, data, record.time)?;

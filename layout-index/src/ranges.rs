@@ -34,7 +34,11 @@ impl RangeSet {
         }
         let ticket = Ticket(self.next);
         self.next += 1;
-        self.held.push(Held { ticket, range, floor });
+        self.held.push(Held {
+            ticket,
+            range,
+            floor,
+        });
         Some(ticket)
     }
 
@@ -46,7 +50,11 @@ impl RangeSet {
 
     /// The lowest sequence number that a holder within `range` may still bring in.
     pub fn floor(&self, range: ByteRange) -> Option<u64> {
-        self.held.iter().filter(|h| h.range.overlaps(&range)).map(|h| h.floor).min()
+        self.held
+            .iter()
+            .filter(|h| h.range.overlaps(&range))
+            .map(|h| h.floor)
+            .min()
     }
 }
 
@@ -69,7 +77,11 @@ impl RangeLocks {
         let mut set = self.set.lock();
         loop {
             if let Some(ticket) = set.try_hold(range, 0) {
-                return RangeGuard { locks: self, ticket, range };
+                return RangeGuard {
+                    locks: self,
+                    ticket,
+                    range,
+                };
             }
             self.released.wait(&mut set);
         }

@@ -90,9 +90,11 @@ impl Replay<'_> {
                 }
             }
         })?;
-        self.report.damaged.extend(missing.into_iter().map(|(segment, bytes)| {
-            format!("segment {segment} is missing and the index counts on {bytes} bytes of it")
-        }));
+        self.report
+            .damaged
+            .extend(missing.into_iter().map(|(segment, bytes)| {
+                format!("segment {segment} is missing and the index counts on {bytes} bytes of it")
+            }));
         Ok(())
     }
 
@@ -129,7 +131,7 @@ impl Replay<'_> {
     fn survey(&mut self, segment: &Segment) -> Result<Seq> {
         let mut newest = Seq(0);
         let mut records = Records::new(segment);
-        while let Some(found) = records.next()? {
+        while let Some(found) = records.advance()? {
             let Ok((_, record)) = found else { continue };
             newest = newest.max(record.seq);
             if record.kind == Kind::Synced {
@@ -142,7 +144,7 @@ impl Replay<'_> {
 
     /// Puts the segment's next record after the checkpoint into `pending` and gives its number.
     fn next_of(&mut self, reader: &mut Reader<'_>, checkpoint: Seq) -> Result<Option<Seq>> {
-        while let Some(found) = reader.records.next()? {
+        while let Some(found) = reader.records.advance()? {
             match found {
                 Ok((_, record)) if record.seq <= checkpoint => {}
                 Ok((position, record)) => {
@@ -165,7 +167,9 @@ impl Replay<'_> {
     }
 
     fn is_durable(&self, segment: &Segment, position: u64) -> bool {
-        self.durable.get(&segment.id).is_some_and(|upto| position < *upto)
+        self.durable
+            .get(&segment.id)
+            .is_some_and(|upto| position < *upto)
     }
 
     fn apply(&mut self, reader: &mut Reader<'_>, position: u64, record: Record) -> Result<()> {
@@ -186,13 +190,25 @@ impl Replay<'_> {
             return Ok(());
         }
         // A file that nobody introduced had its end of life in the index already.
-        let Some(file) = self.files.get(&record.file).cloned() else { return Ok(()) };
-        let range = ByteRange { start: record.offset, end: record.offset + record.len };
+        let Some(file) = self.files.get(&record.file).cloned() else {
+            return Ok(());
+        };
+        let range = ByteRange {
+            start: record.offset,
+            end: record.offset + record.len,
+        };
         if record.kind == Kind::Drained {
-            return file.forget_drained(Drained { range, upto: Seq(record.arg) }).map(|_| ());
+            return file
+                .forget_drained(Drained {
+                    range,
+                    upto: Seq(record.arg),
+                })
+                .map(|_| ());
         }
         let mut inner = file.inner();
-        let Some(life) = &mut inner.life else { return Ok(()) };
+        let Some(life) = &mut inner.life else {
+            return Ok(());
+        };
         match record.kind {
             Kind::Write | Kind::Moved => {
                 segment.add_live(record.len);
@@ -281,8 +297,8 @@ impl<'a> Reader<'a> {
         let end = record.payload.offset + record.len as u32;
         self.buf.resize((end - start) as usize, 0);
         let n = self.segment.read_payload(&mut self.buf, u64::from(start))?;
-        let good = n == self.buf.len()
-            && crc32c::crc32c_append(seed, &self.buf) == record.payload.crc;
+        let good =
+            n == self.buf.len() && crc32c::crc32c_append(seed, &self.buf) == record.payload.crc;
         self.verified = good.then_some((end, record.payload.crc));
         Ok(good)
     }

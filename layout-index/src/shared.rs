@@ -12,6 +12,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+/// Hears of what the drain may have to act on.
+pub(crate) type Listener = Box<dyn Fn(Event) + Send + Sync>;
+
 pub(crate) struct Shared {
     pub log: Log,
     pub index: Index,
@@ -19,11 +22,14 @@ pub(crate) struct Shared {
     pub users: Mutex<HashMap<u32, Arc<AtomicU64>>>,
     /// Lives that have ended and whose rows the index may still have.
     pub ended: Mutex<Vec<Arc<Tally>>>,
-    pub listener: RwLock<Option<Box<dyn Fn(Event) + Send + Sync>>>,
+    pub listener: RwLock<Option<Listener>>,
     pub undrained: AtomicU64,
     pub canonical: AtomicU64,
     pub superseded: AtomicU64,
     pub through: AtomicU64,
+    /// Bytes of ranges that were drained over extents in RocksDB since the last merge: until
+    /// the next one, the books and the segments still count those.
+    pub hidden: AtomicU64,
     /// Extents in memory, and how many there may be.
     pub hot: AtomicU64,
     pub hot_limit: u64,
@@ -32,7 +38,9 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("dir", &self.log.dir()).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("dir", &self.log.dir())
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,7 +93,12 @@ pub(crate) enum Gone {
 impl Shared {
     pub fn tally(&self, no: FileNo, uid: u32) -> Arc<Tally> {
         let user = self.users.lock().entry(uid).or_default().clone();
-        Arc::new(Tally { no, cold: AtomicU64::new(0), undrained: AtomicU64::new(0), user })
+        Arc::new(Tally {
+            no,
+            cold: AtomicU64::new(0),
+            undrained: AtomicU64::new(0),
+            user,
+        })
     }
 
     /// Payload entered the books (its segment's live bytes were counted when it was appended).
@@ -97,7 +110,9 @@ impl Shared {
 
     /// An extent, or a part of one, is no longer needed.
     pub fn dropped(&self, tally: &Tally, start: u64, extent: &Extent, why: Gone) {
-        let Some((segment, bytes)) = extent.payload(start) else { return };
+        let Some((segment, bytes)) = extent.payload(start) else {
+            return;
+        };
         if let Some(segment) = self.log.segment(segment) {
             segment.sub_live(bytes);
         }
@@ -123,18 +138,29 @@ impl Shared {
 
     /// Gives the pin back to the caller, who drops it outside all locks.
     pub fn unpin(&self, id: FileId) -> Option<Arc<File>> {
-        self.files.lock().get_mut(&id).and_then(|entry| entry.pinned.take())
+        self.files
+            .lock()
+            .get_mut(&id)
+            .and_then(|entry| entry.pinned.take())
     }
 
     /// Lets every file go: they hold this state and this state holds them.
     pub fn unpin_all(&self) {
-        let pins: Vec<_> =
-            self.files.lock().values_mut().filter_map(|entry| entry.pinned.take()).collect();
+        let pins: Vec<_> = self
+            .files
+            .lock()
+            .values_mut()
+            .filter_map(|entry| entry.pinned.take())
+            .collect();
         drop(pins);
     }
 
     pub fn all_files(&self) -> Vec<Arc<File>> {
-        self.files.lock().values().filter_map(|entry| entry.file.upgrade()).collect()
+        self.files
+            .lock()
+            .values()
+            .filter_map(|entry| entry.file.upgrade())
+            .collect()
     }
 
     /// Wakes maintenance now rather than at its next turn.
@@ -159,8 +185,15 @@ impl Shared {
         }
     }
 
-    pub fn segment_of(&self, file: FileId, extent: &Extent, start: u64) -> Result<Option<Arc<crate::log::segment::Segment>>> {
-        let Some((id, _)) = extent.payload(start) else { return Ok(None) };
+    pub fn segment_of(
+        &self,
+        file: FileId,
+        extent: &Extent,
+        start: u64,
+    ) -> Result<Option<Arc<crate::log::segment::Segment>>> {
+        let Some((id, _)) = extent.payload(start) else {
+            return Ok(None);
+        };
         match self.log.segment(id) {
             Some(segment) => Ok(Some(segment)),
             None => Err(StoreError::Unusable(format!(

@@ -28,7 +28,12 @@ pub struct SpaceOptions {
 
 impl Default for SpaceOptions {
     fn default() -> Self {
-        Self { capacity: None, segment: None, high_watermark: 0.75, user_share: 0.8 }
+        Self {
+            capacity: None,
+            segment: None,
+            high_watermark: 0.75,
+            user_share: 0.8,
+        }
     }
 }
 
@@ -58,7 +63,10 @@ pub struct SpaceBook {
 impl SpaceBook {
     pub fn new(options: &SpaceOptions, free: u64) -> SpaceBook {
         let capacity = options.capacity.unwrap_or(free / 10 * 8);
-        let segment = options.segment.unwrap_or(capacity / 32).clamp(MIN_SEGMENT, MAX_SEGMENT);
+        let segment = options
+            .segment
+            .unwrap_or(capacity / 32)
+            .clamp(MIN_SEGMENT, MAX_SEGMENT);
         // Both ends are rounded to pages: fallocate and the kernel's copies like that best.
         let segment = segment / 4096 * 4096;
         SpaceBook {
@@ -134,7 +142,13 @@ mod tests {
     use super::*;
 
     fn book(capacity: u64) -> SpaceBook {
-        SpaceBook::new(&SpaceOptions { capacity: Some(capacity), ..Default::default() }, 0)
+        SpaceBook::new(
+            &SpaceOptions {
+                capacity: Some(capacity),
+                ..Default::default()
+            },
+            0,
+        )
     }
 
     #[test]
@@ -142,7 +156,10 @@ mod tests {
         let book = book(64 << 20);
         let footprint = book.segment_size() + records_len(book.segment_size());
         while book.reserve(footprint, Room::Data) {}
-        assert!(book.reserve(footprint, Room::Control), "control records found no room");
+        assert!(
+            book.reserve(footprint, Room::Control),
+            "control records found no room"
+        );
     }
 
     #[test]

@@ -36,7 +36,9 @@ impl Superblock {
             Err(e) => return Err(StoreError::io("open", path, e)),
         };
         let mut bytes = vec![0; 64 * 1024];
-        let n = file.read_at(&mut bytes, 0).map_err(|e| StoreError::io("read", &path, e))?;
+        let n = file
+            .read_at(&mut bytes, 0)
+            .map_err(|e| StoreError::io("read", &path, e))?;
         bytes.truncate(n);
         let text = String::from_utf8_lossy(&bytes);
         #[derive(Deserialize)]
@@ -71,12 +73,16 @@ impl Superblock {
             }
             _ => {}
         }
-        let file = disk.create(&temporary).map_err(|e| StoreError::io("create", &temporary, e))?;
+        let file = disk
+            .create(&temporary)
+            .map_err(|e| StoreError::io("create", &temporary, e))?;
         file.write_at(&[IoSlice::new(text.as_bytes())], 0)
             .and_then(|()| file.sync())
             .map_err(|e| StoreError::io("write", &temporary, e))?;
-        disk.rename(&temporary, &path).map_err(|e| StoreError::io("rename", &temporary, e))?;
-        disk.sync_dir(dir).map_err(|e| StoreError::io("sync", dir, e))
+        disk.rename(&temporary, &path)
+            .map_err(|e| StoreError::io("rename", &temporary, e))?;
+        disk.sync_dir(dir)
+            .map_err(|e| StoreError::io("sync", dir, e))
     }
 
     /// Refuses an index that a newer RocksDB wrote than the one this program has.
@@ -94,7 +100,9 @@ impl Superblock {
 }
 
 fn version_of(text: &str) -> Vec<u32> {
-    text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+    text.split('.')
+        .map(|part| part.parse().unwrap_or(0))
+        .collect()
 }
 
 #[cfg(test)]
@@ -117,22 +125,46 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Superblock::load(&RealDisk, dir.path()).unwrap(), None);
         block().save(&RealDisk, dir.path()).unwrap();
-        assert_eq!(Superblock::load(&RealDisk, dir.path()).unwrap(), Some(block()));
+        assert_eq!(
+            Superblock::load(&RealDisk, dir.path()).unwrap(),
+            Some(block())
+        );
 
-        Superblock { format: 99, ..block() }.save(&RealDisk, dir.path()).unwrap();
-        let error = Superblock::load(&RealDisk, dir.path()).unwrap_err().to_string();
-        assert!(error.contains("format 99") && error.contains("drain it"), "{error}");
+        Superblock {
+            format: 99,
+            ..block()
+        }
+        .save(&RealDisk, dir.path())
+        .unwrap();
+        let error = Superblock::load(&RealDisk, dir.path())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("format 99") && error.contains("drain it"),
+            "{error}"
+        );
 
         std::fs::write(dir.path().join(NAME), "format = {").unwrap();
-        let error = Superblock::load(&RealDisk, dir.path()).unwrap_err().to_string();
+        let error = Superblock::load(&RealDisk, dir.path())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("damaged"), "{error}");
     }
 
     #[test]
     fn a_newer_rocksdb_is_refused_by_number() {
-        let newer = Superblock { rocksdb: "99.10.1".into(), ..block() };
-        let error = newer.check_rocksdb(Path::new("/s")).unwrap_err().to_string();
-        assert!(error.contains("99.10.1") && error.contains(ROCKSDB), "{error}");
+        let newer = Superblock {
+            rocksdb: "99.10.1".into(),
+            ..block()
+        };
+        let error = newer
+            .check_rocksdb(Path::new("/s"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("99.10.1") && error.contains(ROCKSDB),
+            "{error}"
+        );
         assert!(version_of("7.10.0") > version_of("7.9.3"));
     }
 }

@@ -52,11 +52,8 @@ fn run(drain: Drain) {
     bay.start();
     judge.inspect(bay.mnt()).expect("after the last kill");
     bay.drain();
-    assert_eq!(
-        bay.status().undrained(),
-        0,
-        "undrained bytes after the drain"
-    );
+    let status = bay.status();
+    assert_eq!(status.undrained(), 0, "after the drain: {:#}", status.0);
     judge.verify("mount", bay.mnt());
     bay.umount();
     judge.verify("backing", bay.backing());
@@ -92,7 +89,8 @@ fn check_status(bay: &Bay, judge: &Judge, drain: Drain, cycle: u64) {
     assert_eq!(status.pid(), u64::from(bay.pid()), "the daemon's pid");
     assert!(
         undrained <= most,
-        "kill {cycle}: status says {undrained} undrained, at most {most} were written"
+        "kill {cycle}: status says {undrained} undrained, at most {most} were written: {:#}",
+        status.0
     );
     let listed = status.files();
     for (name, _) in &listed {

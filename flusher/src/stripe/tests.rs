@@ -41,7 +41,7 @@ impl DiskFile for Memory {
         self.bytes.lock().resize(len as usize, 0);
         Ok(())
     }
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.bytes.lock().len() as u64)
     }
     fn allocate(&self, _mode: i32, offset: u64, len: u64) -> io::Result<()> {
@@ -178,7 +178,7 @@ fn zeros_are_punched_up_to_the_end_of_the_canonical_file() {
     );
     run(&file, &s, true).unwrap();
     expect(&file, &s, &before);
-    assert_eq!(file.len().unwrap(), 6000);
+    assert_eq!(file.size().unwrap(), 6000);
     assert_eq!(
         *file.punches.lock(),
         [ByteRange::new(100, 3000), ByteRange::new(5000, 6000)]

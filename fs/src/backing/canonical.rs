@@ -77,8 +77,8 @@ impl DiskFile for AsUser {
         self.file.set_len(len)
     }
 
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
     }
 
     fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {

@@ -17,6 +17,8 @@ pub struct OpenFile {
     pub pid: u32,
     pub uid: u32,
     pub writable: bool,
+    /// The kernel reads and writes the canonical file itself.
+    pub passthrough: bool,
 }
 
 impl Overlay {
@@ -56,6 +58,7 @@ impl Overlay {
                 pid: h.opener.pid,
                 uid: h.opener.uid,
                 writable: h.writable,
+                passthrough: h.passthrough.is_some(),
             })
             .collect()
     }

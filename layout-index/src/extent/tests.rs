@@ -6,14 +6,23 @@ use proptest::prelude::*;
 const SPACE: u64 = 256;
 
 fn log(segment: u32, offset: u32, len: u32, skip: u32) -> Place {
-    Place::Log { unit: Unit { segment, offset, len, crc: 0 }, skip }
+    Place::Log {
+        unit: Unit {
+            segment,
+            offset,
+            len,
+            crc: 0,
+        },
+        skip,
+    }
 }
 
 fn byte_of(place: Place, start: u64, at: u64) -> (u8, u64) {
     match place {
-        Place::Log { unit, skip } => {
-            (unit.segment as u8 + 10, u64::from(unit.offset) + u64::from(skip) + at - start)
-        }
+        Place::Log { unit, skip } => (
+            unit.segment as u8 + 10,
+            u64::from(unit.offset) + u64::from(skip) + at - start,
+        ),
         Place::Zero => (1, 0),
         Place::Canonical => (2, 0),
     }
@@ -23,7 +32,10 @@ fn flatten(map: &ExtentMap) -> Vec<Option<(u8, u64)>> {
     let mut bytes = vec![None; SPACE as usize];
     let mut last = 0;
     for (&start, extent) in map.iter() {
-        assert!(start >= last && start < extent.end, "extents overlap or are empty");
+        assert!(
+            start >= last && start < extent.end,
+            "extents overlap or are empty"
+        );
         last = extent.end;
         for at in start..extent.end.min(SPACE) {
             bytes[at as usize] = Some(byte_of(extent.place, start, at));
@@ -89,9 +101,24 @@ fn sequential_writes_of_one_unit_become_one_extent() {
     for n in 0..8u32 {
         let start = u64::from(n) * 4096;
         let place = log(1, 0, (n + 1) * 4096, n * 4096);
-        map.insert(start, Extent { end: start + 4096, seq: Seq(n.into()), place }, |_, _| {});
+        map.insert(
+            start,
+            Extent {
+                end: start + 4096,
+                seq: Seq(n.into()),
+                place,
+            },
+            |_, _| {},
+        );
     }
     assert_eq!(map.len(), 1);
     let (_, all) = map.within(ByteRange::ALL).next().unwrap();
-    assert_eq!(all, Extent { end: 32768, seq: Seq(7), place: log(1, 0, 32768, 0) });
+    assert_eq!(
+        all,
+        Extent {
+            end: 32768,
+            seq: Seq(7),
+            place: log(1, 0, 32768, 0)
+        }
+    );
 }

@@ -42,15 +42,29 @@ impl File {
             .extents
             .iter()
             .filter(|(_, e)| e.seq <= upto && e.place != Place::Canonical)
-            .filter_map(|(s, e)| e.cut(*s, ByteRange { start: 0, end: view.size }))
+            .filter_map(|(s, e)| {
+                e.cut(
+                    *s,
+                    ByteRange {
+                        start: 0,
+                        end: view.size,
+                    },
+                )
+            })
             .map(|(s, e)| self.piece(s, &e))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Snapshot { range, upto, pieces })
+        Ok(Snapshot {
+            range,
+            upto,
+            pieces,
+        })
     }
 
     /// The canonical file was written and **synced**: forget these pieces. Newer ones stay.
     pub fn drained(&self, done: &[Drained]) -> Result<()> {
-        let Some(no) = self.inner().life.as_ref().map(|life| life.no) else { return Ok(()) };
+        let Some(no) = self.inner().life.as_ref().map(|life| life.no) else {
+            return Ok(());
+        };
         for stripe in done {
             self.shared.log.append_control(Record {
                 offset: stripe.range.start,
@@ -75,17 +89,26 @@ impl File {
                 other => other?,
             };
             let newer = view.extents.iter().filter(|(_, e)| e.seq > stripe.upto);
-            let keep: Vec<ByteRange> =
-                newer.map(|(s, e)| ByteRange { start: *s, end: e.end }).collect();
+            let keep: Vec<ByteRange> = newer
+                .map(|(s, e)| ByteRange {
+                    start: *s,
+                    end: e.end,
+                })
+                .collect();
             let mut inner = self.inner();
-            let Some(life) = &mut inner.life else { return Ok(0) };
+            let Some(life) = &mut inner.life else {
+                return Ok(0);
+            };
             if life.freezes != view.freezes {
                 continue;
             }
             let mark = life.has_lower_layers();
             life.forget(&self.shared, stripe.range, stripe.upto, &keep, mark);
             let drained = view.extents.iter().filter(|(_, e)| e.seq <= stripe.upto);
-            return Ok(drained.filter_map(|(s, e)| e.payload(*s)).map(|(_, bytes)| bytes).sum());
+            return Ok(drained
+                .filter_map(|(s, e)| e.payload(*s))
+                .map(|(_, bytes)| bytes)
+                .sum());
         }
     }
 
@@ -98,7 +121,9 @@ impl File {
             _ => return Ok(()),
         }
         let _all = self.canonical.lock(ByteRange::ALL);
-        let Some((no, limit)) = pending() else { return Ok(()) };
+        let Some((no, limit)) = pending() else {
+            return Ok(());
+        };
         if limit == u64::MAX {
             return Ok(());
         }
@@ -106,12 +131,21 @@ impl File {
         // anything is drained beyond it: else a power failure could cut off newer bytes.
         self.shared.log.sync()?;
         let name = || self.id.to_string();
-        let len = canonical.len().map_err(|e| StoreError::io("stat", name(), e))?;
+        let len = canonical
+            .size()
+            .map_err(|e| StoreError::io("stat", name(), e))?;
         if len > limit {
-            canonical.set_len(limit).map_err(|e| StoreError::io("truncate", name(), e))?;
+            canonical
+                .set_len(limit)
+                .map_err(|e| StoreError::io("truncate", name(), e))?;
         }
-        canonical.sync().map_err(|e| StoreError::io("sync", name(), e))?;
-        let record = Record { arg: limit, ..Record::control(Kind::Trimmed, no) };
+        canonical
+            .sync()
+            .map_err(|e| StoreError::io("sync", name(), e))?;
+        let record = Record {
+            arg: limit,
+            ..Record::control(Kind::Trimmed, no)
+        };
         self.shared.log.append_control(record)?;
         self.shared.log.sync()?;
         if let Some(life) = &mut self.inner().life {
@@ -124,35 +158,50 @@ impl File {
     /// the file is clean. True when it is clean now; false when there is more to drain.
     pub fn finish(&self, canonical: &dyn DiskFile) -> Result<bool> {
         self.apply_trim(canonical)?;
-        if self.inner().life.as_ref().is_some_and(|life| life.has_lower_layers()) {
+        if self
+            .inner()
+            .life
+            .as_ref()
+            .is_some_and(|life| life.has_lower_layers())
+        {
             // Whether RocksDB still has visible extents is known after a merge.
             crate::maintain::checkpoint(&self.shared)?;
         }
         let (generation, size, mtime) = {
             let inner = self.inner();
-            let Some(life) = &inner.life else { return Ok(true) };
+            let Some(life) = &inner.life else {
+                return Ok(true);
+            };
             if !life.is_drained() || life.row.unlinked {
                 return Ok(false);
             }
             (life.generation, life.row.size, life.row.mtime)
         };
         let name = || self.id.to_string();
-        let len = canonical.len().map_err(|e| StoreError::io("stat", name(), e))?;
+        let len = canonical
+            .size()
+            .map_err(|e| StoreError::io("stat", name(), e))?;
         if len < size {
-            canonical.set_len(size).map_err(|e| StoreError::io("extend", name(), e))?;
+            canonical
+                .set_len(size)
+                .map_err(|e| StoreError::io("extend", name(), e))?;
         }
         match canonical.set_mtime(mtime.0) {
             // A file that others may write but only its owner may date: its time is the drain's.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
             other => other.map_err(|e| StoreError::io("set the time of", name(), e))?,
         }
-        canonical.sync().map_err(|e| StoreError::io("sync", name(), e))?;
+        canonical
+            .sync()
+            .map_err(|e| StoreError::io("sync", name(), e))?;
 
         let mut inner = self.inner();
         let unchanged = inner.life.as_ref().is_some_and(|life| {
             life.generation == generation && life.is_drained() && life.row.limit == u64::MAX
         });
-        let Some(no) = inner.life.as_ref().map(|life| life.no) else { return Ok(true) };
+        let Some(no) = inner.life.as_ref().map(|life| life.no) else {
+            return Ok(true);
+        };
         let floor = self.shared.log.next_seq();
         let ticket = match inner.active.try_hold(ByteRange::ALL, floor) {
             Some(ticket) if unchanged => ticket,
@@ -163,8 +212,14 @@ impl File {
             None => return Ok(false),
         };
         drop(inner);
-        let recorded = self.shared.log.append_control(Record::control(Kind::Clean, no));
-        let pin = recorded.is_ok().then(|| self.end_life(Gone::Elsewhere)).flatten();
+        let recorded = self
+            .shared
+            .log
+            .append_control(Record::control(Kind::Clean, no));
+        let pin = recorded
+            .is_ok()
+            .then(|| self.end_life(Gone::Elsewhere))
+            .flatten();
         self.release(self.inner(), ticket);
         drop(pin);
         recorded.map(|_| true)

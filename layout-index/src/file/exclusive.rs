@@ -42,7 +42,10 @@ pub(crate) struct IntroPayload {
 impl File {
     /// Waits until no write is in flight and keeps new ones out until dropped.
     pub fn exclusive(&self) -> Exclusive<'_> {
-        Exclusive { file: self, _held: self.hold_range(ByteRange::ALL) }
+        Exclusive {
+            file: self,
+            _held: self.hold_range(ByteRange::ALL),
+        }
     }
 
     /// Keeps writers out of `range`.
@@ -56,8 +59,12 @@ impl File {
     /// writes through open handles go on.
     pub fn mark_unlinked(&self) -> Result<()> {
         let exclusive = self.exclusive();
-        let Some(no) = self.life_no() else { return Ok(()) };
-        self.shared.log.append_control(Record::control(Kind::Unlinked, no))?;
+        let Some(no) = self.life_no() else {
+            return Ok(());
+        };
+        self.shared
+            .log
+            .append_control(Record::control(Kind::Unlinked, no))?;
         exclusive.change(|life| {
             life.row.unlinked = true;
             life.row_changed = true;
@@ -65,14 +72,21 @@ impl File {
     }
 
     pub fn is_unlinked(&self) -> bool {
-        self.inner().life.as_ref().is_some_and(|life| life.row.unlinked)
+        self.inner()
+            .life
+            .as_ref()
+            .is_some_and(|life| life.row.unlinked)
     }
 
     /// Drops all undrained data (no name and no handle is left) and ends the life.
     pub fn discard(&self) -> Result<()> {
         let exclusive = self.exclusive();
-        let Some(no) = self.life_no() else { return Ok(()) };
-        self.shared.log.append_control(Record::control(Kind::Discard, no))?;
+        let Some(no) = self.life_no() else {
+            return Ok(());
+        };
+        self.shared
+            .log
+            .append_control(Record::control(Kind::Discard, no))?;
         let pin = self.end_life(Gone::Superseded);
         drop(exclusive);
         drop(pin);
@@ -104,7 +118,6 @@ impl File {
 }
 
 impl Exclusive<'_> {
-
     fn change(&self, change: impl FnOnce(&mut Life)) -> Result<()> {
         match &mut self.file.inner().life {
             Some(life) => {
@@ -131,13 +144,22 @@ impl Exclusive<'_> {
         let payload = IntroPayload { id: file.id, intro };
         let data = serde_json::to_vec(&payload)
             .map_err(|e| StoreError::Unusable(format!("introduction of file {}: {e}", file.id)))?;
-        let write =
-            Write { kind: Kind::Intro, file: no, offset: 0, data: &data, time: Timestamp::now() };
+        let write = Write {
+            kind: Kind::Intro,
+            file: no,
+            offset: 0,
+            data: &data,
+            time: Timestamp::now(),
+        };
         shared.log.append(no.0, write, |_, _| {})?;
         let row = row_of(file.id, &payload.intro);
         let tally = shared.tally(no, row.uid);
         file.inner().life = Some(Life::new(no, row, tally));
-        let pinned = shared.files.lock().get(&file.id).and_then(|entry| entry.file.upgrade());
+        let pinned = shared
+            .files
+            .lock()
+            .get(&file.id)
+            .and_then(|entry| entry.file.upgrade());
         if let Some(this) = pinned {
             shared.pin(&this);
         }
@@ -148,7 +170,11 @@ impl Exclusive<'_> {
     /// `Clean` if there is no life: change the canonical file while holding this.
     pub fn truncate(&self, size: u64, now: Timestamp) -> Result<()> {
         let no = self.file.life_no().ok_or(StoreError::Clean)?;
-        let record = Record { offset: size, time: now, ..Record::control(Kind::Truncate, no) };
+        let record = Record {
+            offset: size,
+            time: now,
+            ..Record::control(Kind::Truncate, no)
+        };
         let seq = self.file.shared.log.append_control(record)?;
         self.change(|life| life.truncate(&self.file.shared, size, seq, now))
     }
@@ -171,7 +197,10 @@ impl Exclusive<'_> {
     /// An explicit modification time; the drain puts it on the canonical file. `Clean` as above.
     pub fn set_mtime(&self, mtime: Timestamp) -> Result<()> {
         let no = self.file.life_no().ok_or(StoreError::Clean)?;
-        let record = Record { time: mtime, ..Record::control(Kind::Mtime, no) };
+        let record = Record {
+            time: mtime,
+            ..Record::control(Kind::Mtime, no)
+        };
         self.file.shared.log.append_control(record)?;
         self.change(|life| life.set_mtime(mtime))
     }

@@ -50,7 +50,11 @@ impl Life {
 
     /// New bytes in the log. `moved` by compaction changes neither size nor time.
     pub fn put(&mut self, shared: &Shared, start: u64, extent: Extent, time: Option<Timestamp>) {
-        let why = if time.is_some() { Gone::Superseded } else { Gone::Elsewhere };
+        let why = if time.is_some() {
+            Gone::Superseded
+        } else {
+            Gone::Elsewhere
+        };
         self.row.size = self.row.size.max(extent.end);
         if let Some(time) = time {
             self.row.mtime = time;
@@ -64,7 +68,8 @@ impl Life {
     fn insert(&mut self, shared: &Shared, start: u64, extent: Extent, why: Gone) {
         let before = self.hot.len();
         let tally = &self.tally;
-        self.hot.insert(start, extent, |s, e| shared.dropped(tally, s, &e, why));
+        self.hot
+            .insert(start, extent, |s, e| shared.dropped(tally, s, &e, why));
         count_hot(shared, before, self.hot.len());
         self.changed();
     }
@@ -72,20 +77,43 @@ impl Life {
     pub fn truncate(&mut self, shared: &Shared, size: u64, seq: Seq, time: Timestamp) {
         if size < self.row.size {
             self.row.limit = self.row.limit.min(size);
-            self.hide(shared, ByteRange { start: size, end: u64::MAX }, seq, Gone::Superseded);
+            self.hide(
+                shared,
+                ByteRange {
+                    start: size,
+                    end: u64::MAX,
+                },
+                seq,
+                Gone::Superseded,
+            );
         }
         self.row.size = size;
         self.row.mtime = time;
         self.changed();
     }
 
-    pub fn zero(&mut self, shared: &Shared, range: ByteRange, grow: bool, seq: Seq, time: Timestamp) {
-        let end = if grow { range.end } else { range.end.min(self.row.size) };
+    pub fn zero(
+        &mut self,
+        shared: &Shared,
+        range: ByteRange,
+        grow: bool,
+        seq: Seq,
+        time: Timestamp,
+    ) {
+        let end = if grow {
+            range.end
+        } else {
+            range.end.min(self.row.size)
+        };
         if range.start < end {
             self.insert(
                 shared,
                 range.start,
-                Extent { end, seq, place: Place::Zero },
+                Extent {
+                    end,
+                    seq,
+                    place: Place::Zero,
+                },
                 Gone::Superseded,
             );
             self.row.size = self.row.size.max(end);
@@ -104,10 +132,17 @@ impl Life {
         let before = self.hot.len();
         let tally = &self.tally;
         if self.frozen.is_some() || self.tally.cold.load(Ordering::Acquire) > 0 {
-            let marker = Extent { end: range.end, seq, place: Place::Canonical };
-            self.hot.insert(range.start, marker, |s, e| shared.dropped(tally, s, &e, why));
+            let marker = Extent {
+                end: range.end,
+                seq,
+                place: Place::Canonical,
+            };
+            self.hot.insert(range.start, marker, |s, e| {
+                shared.dropped(tally, s, &e, why)
+            });
         } else {
-            self.hot.remove(range, |s, e| shared.dropped(tally, s, &e, why));
+            self.hot
+                .remove(range, |s, e| shared.dropped(tally, s, &e, why));
         }
         count_hot(shared, before, self.hot.len());
         self.changed();
@@ -126,16 +161,30 @@ impl Life {
         let before = self.hot.len();
         let mut kept: Vec<ByteRange> = keep.to_vec();
         let newer = self.hot.within(range).filter(|(_, e)| e.seq > upto);
-        kept.extend(newer.map(|(s, e)| ByteRange { start: s, end: e.end }));
+        kept.extend(newer.map(|(s, e)| ByteRange {
+            start: s,
+            end: e.end,
+        }));
         kept.sort_by_key(|r| r.start);
         let mut at = range.start;
         let tally = &self.tally;
-        for stop in kept.iter().copied().chain([ByteRange { start: range.end, end: range.end }]) {
-            let gap = ByteRange { start: at, end: stop.start.min(range.end) };
+        for stop in kept.iter().copied().chain([ByteRange {
+            start: range.end,
+            end: range.end,
+        }]) {
+            let gap = ByteRange {
+                start: at,
+                end: stop.start.min(range.end),
+            };
             if gap.start < gap.end {
                 let note = |s: u64, e: Extent| shared.dropped(tally, s, &e, Gone::Elsewhere);
                 if mark {
-                    let marker = Extent { end: gap.end, seq: upto, place: Place::Canonical };
+                    shared.hidden.fetch_add(gap.len(), Ordering::Relaxed);
+                    let marker = Extent {
+                        end: gap.end,
+                        seq: upto,
+                        place: Place::Canonical,
+                    };
                     self.hot.insert(gap.start, marker, note);
                 } else {
                     self.hot.remove(gap, note);
@@ -164,15 +213,20 @@ impl Life {
     pub fn empty(&mut self, shared: &Shared, why: Gone) {
         let before = self.hot.len();
         let tally = &self.tally;
-        self.hot.remove(ByteRange::ALL, |s, e| shared.dropped(tally, s, &e, why));
+        self.hot
+            .remove(ByteRange::ALL, |s, e| shared.dropped(tally, s, &e, why));
         count_hot(shared, before, self.hot.len());
     }
 }
 
 fn count_hot(shared: &Shared, before: usize, after: usize) {
     if after >= before {
-        shared.hot.fetch_add((after - before) as u64, Ordering::Relaxed);
+        shared
+            .hot
+            .fetch_add((after - before) as u64, Ordering::Relaxed);
     } else {
-        shared.hot.fetch_sub((before - after) as u64, Ordering::Relaxed);
+        shared
+            .hot
+            .fetch_sub((before - after) as u64, Ordering::Relaxed);
     }
 }

@@ -250,7 +250,10 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let mut files = self.shared.files.lock();
-        if files.get(&self.id).is_some_and(|entry| entry.file.strong_count() == 0) {
+        if files
+            .get(&self.id)
+            .is_some_and(|entry| entry.file.strong_count() == 0)
+        {
             files.remove(&self.id);
         }
     }

@@ -12,6 +12,7 @@ use crate::log::segment::Segment;
 use crate::types::{ByteRange, FileNo, Seq};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes in the log.
 #[derive(Clone, Debug)]
@@ -47,7 +48,9 @@ pub struct Plan {
 
 impl Plan {
     pub fn needs_canonical(&self) -> bool {
-        self.pieces.iter().any(|p| matches!(p.source, Source::Canonical))
+        self.pieces
+            .iter()
+            .any(|p| matches!(p.source, Source::Canonical))
     }
 }
 
@@ -63,6 +66,9 @@ pub(super) struct View {
     pub settled: Seq,
 }
 
+/// Bytes of the file that are counted at a time, to bound the extents in memory.
+const COUNT_WINDOW: u64 = 64 << 20;
+
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -71,7 +77,10 @@ impl File {
     pub(super) fn view(&self, range: ByteRange) -> Result<View> {
         let inner = self.inner();
         let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
-        let settled = inner.active.floor(range).map_or_else(|| self.shared.upto_now(), |f| Seq(f - 1));
+        let settled = inner
+            .active
+            .floor(range)
+            .map_or_else(|| self.shared.upto_now(), |f| Seq(f - 1));
         let mut view = View {
             extents: Vec::new(),
             size: life.row.size,
@@ -131,30 +140,63 @@ impl File {
     }
 
     fn plan_view(&self, range: ByteRange, view: View) -> Result<Plan> {
-        let range = ByteRange { start: range.start.min(view.size), end: range.end.min(view.size) };
+        let range = ByteRange {
+            start: range.start.min(view.size),
+            end: range.end.min(view.size),
+        };
         let mut pieces = Vec::with_capacity(view.extents.len() + 1);
         let mut at = range.start;
         for (start, extent) in &view.extents {
-            let Some((start, extent)) = extent.cut(*start, range) else { continue };
-            fill_gap(&mut pieces, ByteRange { start: at, end: start }, view.limit);
+            let Some((start, extent)) = extent.cut(*start, range) else {
+                continue;
+            };
+            fill_gap(
+                &mut pieces,
+                ByteRange {
+                    start: at,
+                    end: start,
+                },
+                view.limit,
+            );
             at = extent.end;
-            let piece = ByteRange { start, end: extent.end };
+            let piece = ByteRange {
+                start,
+                end: extent.end,
+            };
             match extent.place {
                 Place::Canonical => fill_gap(&mut pieces, piece, view.limit),
                 _ => pieces.push(self.piece(start, &extent)?),
             }
         }
-        fill_gap(&mut pieces, ByteRange { start: at, end: range.end }, view.limit);
-        Ok(Plan { range, size: view.size, pieces })
+        fill_gap(
+            &mut pieces,
+            ByteRange {
+                start: at,
+                end: range.end,
+            },
+            view.limit,
+        );
+        Ok(Plan {
+            range,
+            size: view.size,
+            pieces,
+        })
     }
 
     pub(super) fn piece(&self, start: u64, extent: &Extent) -> Result<Piece> {
-        let range = ByteRange { start, end: extent.end };
+        let range = ByteRange {
+            start,
+            end: extent.end,
+        };
         let source = match extent.place {
             Place::Log { unit, skip } => {
                 let segment = self.shared.segment_of(self.id, extent, start)?;
                 let segment = segment.ok_or(StoreError::Clean)?;
-                Source::Log(LogPiece { unit, skip, segment })
+                Source::Log(LogPiece {
+                    unit,
+                    skip,
+                    segment,
+                })
             }
             Place::Zero => Source::Zero,
             Place::Canonical => Source::Canonical,
@@ -200,7 +242,9 @@ impl File {
             return if good { Ok(()) } else { Err(damaged()) };
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            log.segment.read_unit(&log.unit, scratch)?.ok_or_else(damaged)?;
+            log.segment
+                .read_unit(&log.unit, scratch)?
+                .ok_or_else(damaged)?;
             let skip = log.skip as usize;
             let part = scratch.get(skip..skip + out.len()).ok_or_else(damaged)?;
             out.copy_from_slice(part);
@@ -211,14 +255,25 @@ impl File {
     /// Stripes with undrained bytes at or after `from`, at most `max`, in file order.
     pub fn dirty_stripes(&self, stripe: u64, from: u64, max: usize) -> Result<Vec<DirtyStripe>> {
         let mut found: Vec<DirtyStripe> = Vec::new();
-        let mut window = ByteRange { start: from, end: from };
+        let mut window = ByteRange {
+            start: from,
+            end: from,
+        };
         loop {
             // Windows bound the memory that a file of very many extents takes here.
-            window = ByteRange { start: window.end, end: window.end.saturating_add(64 * stripe) };
-            let Some(start) = self.next_extent(window.start)? else { return Ok(found) };
+            window = ByteRange {
+                start: window.end,
+                end: window.end.saturating_add(64 * stripe),
+            };
+            let Some(start) = self.next_extent(window.start)? else {
+                return Ok(found);
+            };
             if start >= window.end {
                 let aligned = start / stripe * stripe;
-                window = ByteRange { start: aligned, end: aligned.saturating_add(64 * stripe) };
+                window = ByteRange {
+                    start: aligned,
+                    end: aligned.saturating_add(64 * stripe),
+                };
             }
             let view = self.view(window)?;
             for (start, extent) in view.extents {
@@ -235,7 +290,10 @@ impl File {
                             return Ok(found);
                         }
                         let end = end.min(view.size.max(stop));
-                        found.push(DirtyStripe { range: ByteRange { start: first, end }, bytes: 0 });
+                        found.push(DirtyStripe {
+                            range: ByteRange { start: first, end },
+                            bytes: 0,
+                        });
                     }
                     if let Some(last) = found.last_mut() {
                         last.bytes += stop - at;
@@ -246,14 +304,55 @@ impl File {
         }
     }
 
+    /// Bytes that the log holds and the canonical file does not, counted extent by extent. The
+    /// books ([`File::stat`]) may count too many until the next merge. Zero when clean.
+    pub fn count_undrained(&self) -> Result<u64> {
+        match self.count_layers() {
+            Err(StoreError::Clean) => Ok(0),
+            other => other,
+        }
+    }
+
+    fn count_layers(&self) -> Result<u64> {
+        match &self.inner().life {
+            Some(life) if !life.has_lower_layers() => {
+                return Ok(life.tally.undrained.load(Ordering::Relaxed));
+            }
+            _ => {}
+        }
+        let mut sum = 0;
+        let mut from = 0;
+        while let Some(start) = self.next_extent(from)? {
+            let window = ByteRange {
+                start,
+                end: start.saturating_add(COUNT_WINDOW),
+            };
+            let payload = |(s, e): &(u64, Extent)| e.payload(*s).map(|(_, bytes)| bytes);
+            sum += self
+                .view(window)?
+                .extents
+                .iter()
+                .filter_map(payload)
+                .sum::<u64>();
+            from = window.end;
+        }
+        Ok(sum)
+    }
+
     /// Where the first extent of any layer at or after `from` begins.
     fn next_extent(&self, from: u64) -> Result<Option<u64>> {
-        let rest = ByteRange { start: from, end: u64::MAX };
+        let rest = ByteRange {
+            start: from,
+            end: u64::MAX,
+        };
         let inner = self.inner();
         let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
         let undrained = |(_, e): &(u64, Extent)| e.place != Place::Canonical;
         let hot = life.hot.within(rest).find(undrained).map(|(s, _)| s);
-        let frozen = life.frozen.as_ref().and_then(|f| f.within(rest).find(undrained));
+        let frozen = life
+            .frozen
+            .as_ref()
+            .and_then(|f| f.within(rest).find(undrained));
         let memory = hot.into_iter().chain(frozen.map(|(s, _)| s)).min();
         if !life.has_lower_layers() {
             return Ok(memory);
@@ -266,12 +365,24 @@ impl File {
 }
 
 fn fill_gap(pieces: &mut Vec<Piece>, gap: ByteRange, limit: u64) {
-    let canonical = ByteRange { start: gap.start, end: gap.end.min(limit) };
+    let canonical = ByteRange {
+        start: gap.start,
+        end: gap.end.min(limit),
+    };
     if canonical.start < canonical.end {
-        pieces.push(Piece { range: canonical, source: Source::Canonical });
+        pieces.push(Piece {
+            range: canonical,
+            source: Source::Canonical,
+        });
     }
-    let zero = ByteRange { start: gap.start.max(limit), end: gap.end };
+    let zero = ByteRange {
+        start: gap.start.max(limit),
+        end: gap.end,
+    };
     if zero.start < zero.end {
-        pieces.push(Piece { range: zero, source: Source::Zero });
+        pieces.push(Piece {
+            range: zero,
+            source: Source::Zero,
+        });
     }
 }

@@ -33,7 +33,10 @@ fn open(dir: &Path) -> Arc<Store> {
         node: "n0".into(),
         backing: "/backing".into(),
         index_memory: 4 << 20,
-        space: SpaceOptions { capacity: Some(32 << 20), ..Default::default() },
+        space: SpaceOptions {
+            capacity: Some(32 << 20),
+            ..Default::default()
+        },
     };
     let (store, report) = Store::open(options, Arc::new(RealDisk)).unwrap();
     assert_eq!(report.damaged, Vec::<String>::new());
@@ -75,7 +78,7 @@ impl Rig {
         let exclusive = self.file().exclusive();
         if exclusive.is_clean() {
             let intro = Intro {
-                size: self.canonical.len().unwrap(),
+                size: self.canonical.size().unwrap(),
                 mtime: Timestamp(0),
                 uid: 1,
                 gid: 1,
@@ -88,7 +91,9 @@ impl Rig {
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {
         self.next = self.next.wrapping_add(1);
-        (0..len).map(|n| self.next ^ (n as u8).rotate_left(3)).collect()
+        (0..len)
+            .map(|n| self.next ^ (n as u8).rotate_left(3))
+            .collect()
     }
 
     fn place(&mut self, offset: u64, data: &[u8]) {
@@ -108,7 +113,9 @@ impl Rig {
 
     fn through(&mut self, offset: u64, len: u64) {
         let data = self.bytes(len);
-        self.file().write_through(&self.canonical, offset, &data).unwrap();
+        self.file()
+            .write_through(&self.canonical, offset, &data)
+            .unwrap();
         self.place(offset, &data);
     }
 
@@ -125,8 +132,15 @@ impl Rig {
     fn zero(&mut self, offset: u64, len: u64, grow: bool) {
         self.begin();
         let range = ByteRange::new(offset, offset + len);
-        self.file().exclusive().zero(range, grow, Timestamp(8)).unwrap();
-        let end = if grow { range.end } else { range.end.min(self.model.len() as u64) };
+        self.file()
+            .exclusive()
+            .zero(range, grow, Timestamp(8))
+            .unwrap();
+        let end = if grow {
+            range.end
+        } else {
+            range.end.min(self.model.len() as u64)
+        };
         if offset < end {
             self.place(offset, &vec![0; (end - offset) as usize]);
         }
@@ -146,11 +160,20 @@ impl Rig {
             let snapshot = file.snapshot(&guard).unwrap();
             for piece in &snapshot.pieces {
                 let mut buf = vec![0xee; piece.range.len() as usize];
-                let plan = Plan { range: piece.range, size: u64::MAX, pieces: vec![piece.clone()] };
+                let plan = Plan {
+                    range: piece.range,
+                    size: u64::MAX,
+                    pieces: vec![piece.clone()],
+                };
                 file.read(&plan, &mut buf, None).unwrap();
-                self.canonical.write_at(&[IoSlice::new(&buf)], piece.range.start).unwrap();
+                self.canonical
+                    .write_at(&[IoSlice::new(&buf)], piece.range.start)
+                    .unwrap();
             }
-            done.push(Drained { range: snapshot.range, upto: snapshot.upto });
+            done.push(Drained {
+                range: snapshot.range,
+                upto: snapshot.upto,
+            });
         }
         self.canonical.sync().unwrap();
         file.drained(&done).unwrap();
@@ -161,7 +184,7 @@ impl Rig {
             self.drain(usize::MAX);
         }
         assert!(self.file().is_clean());
-        let mut bytes = vec![0; self.canonical.len().unwrap() as usize];
+        let mut bytes = vec![0; self.canonical.size().unwrap() as usize];
         self.canonical.read_at(&mut bytes, 0).unwrap();
         assert!(bytes == self.model, "canonical file differs from the model");
         assert_eq!(self.store().totals().undrained, 0);
@@ -187,7 +210,9 @@ impl Rig {
                 let plan = plan.unwrap();
                 assert_eq!(plan.size, self.model.len() as u64);
                 let mut buf = vec![0xee; plan.range.len() as usize];
-                self.file().read(&plan, &mut buf, Some(&self.canonical)).unwrap();
+                self.file()
+                    .read(&plan, &mut buf, Some(&self.canonical))
+                    .unwrap();
                 buf
             }
         }
@@ -196,7 +221,10 @@ impl Rig {
     fn check(&self, range: ByteRange, what: &str) {
         let end = (range.end as usize).min(self.model.len());
         let start = (range.start as usize).min(end);
-        assert!(self.read(range) == self.model[start..end], "{what}: read {range} differs");
+        assert!(
+            self.read(range) == self.model[start..end],
+            "{what}: read {range} differs"
+        );
     }
 }
 
@@ -246,17 +274,25 @@ fn run(seed: u64, steps: usize) {
                 continue;
             }
         };
-        rig.check(ByteRange::new(0, SPACE), &format!("seed {seed} step {step} after {what}"));
+        rig.check(
+            ByteRange::new(0, SPACE),
+            &format!("seed {seed} step {step} after {what}"),
+        );
     }
     rig.drain_all();
     rig.store().checkpoint().unwrap();
     rig.store().checkpoint().unwrap();
-    assert_eq!(rig.store().space().live, 0, "seed {seed}: live bytes of a clean store");
+    assert_eq!(
+        rig.store().space().live,
+        0,
+        "seed {seed}: live bytes of a clean store"
+    );
 }
 
 #[test]
 fn random_histories_match_the_model() {
-    let seed: u64 = std::env::var("FOREBAY_SEED").map_or_else(|_| rand::random(), |s| s.parse().unwrap());
+    let seed: u64 =
+        std::env::var("FOREBAY_SEED").map_or_else(|_| rand::random(), |s| s.parse().unwrap());
     for n in 0..12 {
         let seed = seed.wrapping_add(n);
         println!("seed {seed} (replay with FOREBAY_SEED={seed})");
@@ -314,7 +350,10 @@ fn overlapping_request_in_flight_is_busy() {
     let rig = Rig::new();
     rig.begin();
     let held = rig.file().hold_range(ByteRange::new(0, 100));
-    assert!(matches!(rig.file().try_write(0, 50, &[1]), Err(StoreError::Busy)));
+    assert!(matches!(
+        rig.file().try_write(0, 50, &[1]),
+        Err(StoreError::Busy)
+    ));
     rig.file().try_write(0, 100, &[1]).unwrap();
     drop(held);
     rig.file().try_write(0, 50, &[1]).unwrap();
@@ -343,7 +382,10 @@ fn a_damaged_payload_is_never_served() {
     rig.store = Some(open(rig.dir.path()));
     rig.file = Some(rig.store().file(ID));
     let plan = rig.file().plan(ByteRange::new(0, 4096)).unwrap();
-    let error = rig.file().read(&plan, &mut vec![0; 4096], None).unwrap_err();
+    let error = rig
+        .file()
+        .read(&plan, &mut vec![0; 4096], None)
+        .unwrap_err();
     assert!(matches!(error, StoreError::Checksum { .. }), "{error}");
 }
 
@@ -352,5 +394,8 @@ fn inspect_shows_the_store_without_opening_it() {
     let mut rig = Rig::new();
     rig.write(0, 5000);
     let seen = Store::inspect(&rig.dir.path().join("store")).unwrap();
-    assert_eq!((seen.files.len(), seen.undrained, seen.files[0].size), (1, 5000, 5000));
+    assert_eq!(
+        (seen.files.len(), seen.undrained, seen.files[0].size),
+        (1, 5000, 5000)
+    );
 }

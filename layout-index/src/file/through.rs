@@ -5,8 +5,8 @@
 //! shows the older bytes and the drain puts them back, whole. The sync comes before the record
 //! because after it nothing else has the bytes that were there, and those may have been fsynced.
 
-use super::write::write_range;
 use super::File;
+use super::write::write_range;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
 use crate::extent::Place;
@@ -28,7 +28,11 @@ impl File {
             self.apply_trim(canonical)?;
             let _canonical = self.canonical.lock(range);
             let (inner, ticket) = self.hold(range);
-            if inner.life.as_ref().is_some_and(|life| life.row.limit != u64::MAX) {
+            if inner
+                .life
+                .as_ref()
+                .is_some_and(|life| life.row.limit != u64::MAX)
+            {
                 self.release(inner, ticket);
                 continue;
             }
@@ -44,18 +48,29 @@ impl File {
     fn through_held(&self, canonical: &dyn DiskFile, range: ByteRange, data: &[u8]) -> Result<()> {
         let hides = match self.view(range) {
             Err(StoreError::Clean) => None,
-            view => Some(view?.extents.iter().any(|(_, e)| e.place != Place::Canonical)),
+            view => Some(
+                view?
+                    .extents
+                    .iter()
+                    .any(|(_, e)| e.place != Place::Canonical),
+            ),
         };
         let name = || self.id.to_string();
         canonical
             .write_at(&[IoSlice::new(data)], range.start)
             .map_err(|e| StoreError::io("write", name(), e))?;
-        self.shared.through.fetch_add(range.len(), Ordering::Relaxed);
+        self.shared
+            .through
+            .fetch_add(range.len(), Ordering::Relaxed);
         let Some(hides) = hides else { return Ok(()) };
         if hides {
-            canonical.sync().map_err(|e| StoreError::io("sync", name(), e))?;
+            canonical
+                .sync()
+                .map_err(|e| StoreError::io("sync", name(), e))?;
         }
-        let Some(no) = self.inner().life.as_ref().map(|life| life.no) else { return Ok(()) };
+        let Some(no) = self.inner().life.as_ref().map(|life| life.no) else {
+            return Ok(());
+        };
         let time = Timestamp::now();
         let record = Record {
             offset: range.start,

@@ -35,7 +35,10 @@ impl File {
             return Err(StoreError::Clean);
         }
         let floor = self.shared.log.next_seq();
-        let ticket = inner.active.try_hold(range, floor).ok_or(StoreError::Busy)?;
+        let ticket = inner
+            .active
+            .try_hold(range, floor)
+            .ok_or(StoreError::Busy)?;
         self.write_held(inner, ticket, lane, offset, data)
     }
 
@@ -76,7 +79,13 @@ impl File {
         };
         drop(inner);
 
-        let write = Write { kind: Kind::Write, file: no, offset, data, time: Timestamp::now() };
+        let write = Write {
+            kind: Kind::Write,
+            file: no,
+            offset,
+            data,
+            time: Timestamp::now(),
+        };
         let (inner, result) = self.append_and_insert(lane, write);
         self.release(inner, ticket);
         if shared.hot.load(Ordering::Relaxed) > shared.hot_limit {
@@ -89,12 +98,24 @@ impl File {
 impl File {
     /// Compaction's write: the same bytes in a new place. The caller holds the range.
     pub(crate) fn write_moved(&self, offset: u64, data: &[u8], time: Timestamp) -> Result<()> {
-        let Some(file) = self.life_no() else { return Err(StoreError::Clean) };
-        let write = Write { kind: Kind::Moved, file, offset, data, time };
+        let Some(file) = self.life_no() else {
+            return Err(StoreError::Clean);
+        };
+        let write = Write {
+            kind: Kind::Moved,
+            file,
+            offset,
+            data,
+            time,
+        };
         self.append_and_insert(file.0, write).1
     }
 
-    fn append_and_insert(&self, lane: u64, write: Write<'_>) -> (MutexGuard<'_, Inner>, Result<()>) {
+    fn append_and_insert(
+        &self,
+        lane: u64,
+        write: Write<'_>,
+    ) -> (MutexGuard<'_, Inner>, Result<()>) {
         let mut placed = Placed::new();
         let result = self.shared.log.append(lane, write, |segment, record| {
             // Under the lane's lock: the segment must not look dead between here and the insert.
@@ -127,8 +148,10 @@ fn forget_placed(file: &File, placed: &Placed) {
 
 /// The kernel never asks for more, but the range arithmetic must not depend on that.
 pub(super) fn write_range(offset: u64, len: u64) -> Result<ByteRange> {
-    ByteRange::at(offset, len).filter(|r| r.end <= i64::MAX as u64).ok_or_else(|| {
-        let source = std::io::Error::from_raw_os_error(libc::EFBIG);
-        StoreError::io("write", format!("at offset {offset}"), source)
-    })
+    ByteRange::at(offset, len)
+        .filter(|r| r.end <= i64::MAX as u64)
+        .ok_or_else(|| {
+            let source = std::io::Error::from_raw_os_error(libc::EFBIG);
+            StoreError::io("write", format!("at offset {offset}"), source)
+        })
 }

@@ -18,7 +18,9 @@ pub fn file_key(no: FileNo) -> [u8; 9] {
 }
 
 pub fn decode_file_key(key: &[u8]) -> Option<FileNo> {
-    let (&FILE, no) = key.split_first()? else { return None };
+    let (&FILE, no) = key.split_first()? else {
+        return None;
+    };
     Some(FileNo(u64::from_be_bytes(no.try_into().ok()?)))
 }
 
@@ -30,7 +32,9 @@ pub fn extent_key(no: FileNo, start: u64) -> [u8; 17] {
 }
 
 pub fn decode_extent_key(key: &[u8]) -> Option<(FileNo, u64)> {
-    let (&EXTENT, rest) = key.split_first()? else { return None };
+    let (&EXTENT, rest) = key.split_first()? else {
+        return None;
+    };
     let rest: &[u8; 16] = rest.try_into().ok()?;
     let (no, start) = rest.split_at(8);
     let number = |b: &[u8]| b.iter().fold(0u64, |n, &b| n << 8 | u64::from(b));
@@ -44,7 +48,10 @@ pub fn encode_extent(extent: &Extent) -> [u8; VALUE_LEN] {
     match extent.place {
         Place::Log { unit, skip } => {
             v[16] = 1;
-            for (n, word) in [unit.segment, unit.offset, unit.len, unit.crc, skip].iter().enumerate() {
+            for (n, word) in [unit.segment, unit.offset, unit.len, unit.crc, skip]
+                .iter()
+                .enumerate()
+            {
                 v[17 + 4 * n..][..4].copy_from_slice(&word.to_le_bytes());
             }
         }
@@ -55,20 +62,34 @@ pub fn encode_extent(extent: &Extent) -> [u8; VALUE_LEN] {
 }
 
 pub fn decode_extent(no: FileNo, value: &[u8]) -> Result<Extent> {
-    let bad = || StoreError::Unusable(format!("the extent index holds a damaged extent of file number {}; run `forebay recover` with --dry-run to see what can be read", no.0));
+    let bad = || {
+        StoreError::Unusable(format!(
+            "the extent index holds a damaged extent of file number {}; run `forebay recover` with --dry-run to see what can be read",
+            no.0
+        ))
+    };
     let v: &[u8; VALUE_LEN] = value.try_into().map_err(|_| bad())?;
     let word = |at: usize| u32::from_le_bytes([v[at], v[at + 1], v[at + 2], v[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
     let place = match v[16] {
         1 => Place::Log {
-            unit: Unit { segment: word(17), offset: word(21), len: word(25), crc: word(29) },
+            unit: Unit {
+                segment: word(17),
+                offset: word(21),
+                len: word(25),
+                crc: word(29),
+            },
             skip: word(33),
         },
         2 => Place::Zero,
         3 => Place::Canonical,
         _ => return Err(bad()),
     };
-    Ok(Extent { end: long(0), seq: Seq(long(8)), place })
+    Ok(Extent {
+        end: long(0),
+        seq: Seq(long(8)),
+        place,
+    })
 }
 
 pub fn encode_row(row: &FileRow) -> Result<Vec<u8>> {
@@ -77,7 +98,10 @@ pub fn encode_row(row: &FileRow) -> Result<Vec<u8>> {
 
 pub fn decode_row(no: FileNo, value: &[u8]) -> Result<FileRow> {
     serde_json::from_slice(value).map_err(|e| {
-        StoreError::Unusable(format!("the extent index holds a damaged row for file number {}: {e}", no.0))
+        StoreError::Unusable(format!(
+            "the extent index holds a damaged row for file number {}: {e}",
+            no.0
+        ))
     })
 }
 
@@ -87,12 +111,27 @@ mod tests {
 
     #[test]
     fn extents_and_keys_round_trip() {
-        let unit = Unit { segment: 1, offset: 2, len: 3, crc: 0xffff_fffe };
+        let unit = Unit {
+            segment: 1,
+            offset: 2,
+            len: 3,
+            crc: 0xffff_fffe,
+        };
         for place in [Place::Log { unit, skip: 5 }, Place::Zero, Place::Canonical] {
-            let extent = Extent { end: u64::MAX - 1, seq: Seq(1 << 50), place };
-            assert_eq!(decode_extent(FileNo(1), &encode_extent(&extent)).unwrap(), extent);
+            let extent = Extent {
+                end: u64::MAX - 1,
+                seq: Seq(1 << 50),
+                place,
+            };
+            assert_eq!(
+                decode_extent(FileNo(1), &encode_extent(&extent)).unwrap(),
+                extent
+            );
         }
-        assert_eq!(decode_extent_key(&extent_key(FileNo(9), 1 << 40)), Some((FileNo(9), 1 << 40)));
+        assert_eq!(
+            decode_extent_key(&extent_key(FileNo(9), 1 << 40)),
+            Some((FileNo(9), 1 << 40))
+        );
         assert_eq!(decode_file_key(&file_key(FileNo(9))), Some(FileNo(9)));
         assert!(decode_extent(FileNo(1), &[0; 36]).is_err());
         assert!(decode_extent(FileNo(1), &[0; 37]).is_err());

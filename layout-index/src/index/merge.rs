@@ -1,6 +1,8 @@
 //! Folding a file's recent extents into what RocksDB holds: one ordered walk over both.
 
-use super::codec::{decode_extent, decode_extent_key, encode_extent, extent_key, file_key, encode_row};
+use super::codec::{
+    decode_extent, decode_extent_key, encode_extent, encode_row, extent_key, file_key,
+};
 use super::{FileRow, Index};
 use crate::error::Result;
 use crate::extent::{Extent, ExtentMap, Place};
@@ -31,11 +33,19 @@ pub struct Merged {
 impl Index {
     /// Applies `change`; `gone` is called with every part of an older extent that it replaced.
     pub fn merge(&self, change: &Change<'_>, mut gone: impl FnMut(u64, Extent)) -> Result<Merged> {
-        let mut out = Out { index: self, no: change.no, batch: WriteBatch::default(), merged: Merged::default() };
+        let mut out = Out {
+            index: self,
+            no: change.no,
+            batch: WriteBatch::default(),
+            merged: Merged::default(),
+        };
         out.batch.put(file_key(change.no), encode_row(change.row)?);
         let mut cold = change.has_cold.then(|| Cold::new(self, change.no));
         for (&start, extent) in change.recent.iter() {
-            let range = ByteRange { start, end: extent.end };
+            let range = ByteRange {
+                start,
+                end: extent.end,
+            };
             if let Some(cold) = &mut cold {
                 cold.clear(range, &mut out, &mut gone)?;
             }
@@ -60,7 +70,8 @@ struct Out<'a> {
 
 impl Out<'_> {
     fn put(&mut self, start: u64, extent: &Extent) -> Result<()> {
-        self.batch.put(extent_key(self.no, start), encode_extent(extent));
+        self.batch
+            .put(extent_key(self.no, start), encode_extent(extent));
         self.merged.added += 1;
         self.spill()
     }
@@ -98,7 +109,12 @@ struct Current {
 
 impl<'a> Cold<'a> {
     fn new(index: &'a Index, no: FileNo) -> Cold<'a> {
-        Cold { iter: index.db.raw_iterator(), no, current: None, started: false }
+        Cold {
+            iter: index.db.raw_iterator(),
+            no,
+            current: None,
+            started: false,
+        }
     }
 
     /// Removes `range` from the stored extents. Ranges must come in order.
@@ -115,7 +131,10 @@ impl<'a> Cold<'a> {
             }
             if let Some((s, part)) = current.extent.cut(current.start, range) {
                 gone(s, part);
-                let left = ByteRange { start: 0, end: range.start };
+                let left = ByteRange {
+                    start: 0,
+                    end: range.start,
+                };
                 if let Some((s, left)) = current.extent.cut(current.start, left) {
                     out.put(s, &left)?;
                     if s == current.stored_start {
@@ -124,13 +143,21 @@ impl<'a> Cold<'a> {
                         current.stored_start = u64::MAX;
                     }
                 }
-                let right = ByteRange { start: range.end, end: u64::MAX };
+                let right = ByteRange {
+                    start: range.end,
+                    end: u64::MAX,
+                };
                 match current.extent.cut(current.start, right) {
                     Some((s, rest)) => {
                         if current.stored_start != u64::MAX {
                             out.delete(current.stored_start)?;
                         }
-                        self.current = Some(Current { stored_start: u64::MAX, start: s, extent: rest, changed: true });
+                        self.current = Some(Current {
+                            stored_start: u64::MAX,
+                            start: s,
+                            extent: rest,
+                            changed: true,
+                        });
                         break;
                     }
                     None => {
@@ -205,7 +232,12 @@ impl<'a> Cold<'a> {
             if let Some((no, start)) = decode_extent_key(key) {
                 if no == self.no {
                     let extent = decode_extent(no, value)?;
-                    self.current = Some(Current { stored_start: start, start, extent, changed: false });
+                    self.current = Some(Current {
+                        stored_start: start,
+                        start,
+                        extent,
+                        changed: false,
+                    });
                 }
             }
         }

@@ -44,19 +44,25 @@ pub struct Index {
 impl Index {
     /// `memory` bounds RocksDB's share: block cache, write buffers, table readers.
     pub fn open(dir: &Path, memory: u64) -> Result<Index> {
-        Ok(Index { db: DB::open(&options(memory), dir)? })
+        Ok(Index {
+            db: DB::open(&options(memory), dir)?,
+        })
     }
 
     /// For looking at a store that a daemon may be using.
     pub fn open_read_only(dir: &Path) -> Result<Index> {
         let mut options = options(32 << 20);
         options.create_if_missing(false);
-        Ok(Index { db: DB::open_for_read_only(&options, dir, false)? })
+        Ok(Index {
+            db: DB::open_for_read_only(&options, dir, false)?,
+        })
     }
 
     pub fn checkpoint(&self) -> Result<Seq> {
         let bytes = self.db.get(codec::CHECKPOINT)?;
-        Ok(Seq(bytes.and_then(|b| Some(u64::from_le_bytes(b.try_into().ok()?))).unwrap_or(0)))
+        Ok(Seq(bytes
+            .and_then(|b| Some(u64::from_le_bytes(b.try_into().ok()?)))
+            .unwrap_or(0)))
     }
 
     /// All dirty lives that the index knows.
@@ -65,7 +71,9 @@ impl Index {
         let mut files = Vec::new();
         iter.seek([codec::FILE]);
         while let Some((key, value)) = iter.item() {
-            let Some(no) = codec::decode_file_key(key) else { break };
+            let Some(no) = codec::decode_file_key(key) else {
+                break;
+            };
             files.push((no, codec::decode_row(no, value)?));
             iter.next();
         }
@@ -80,7 +88,9 @@ impl Index {
         let mut iter = self.db.raw_iterator_opt(read);
         iter.seek([codec::EXTENT]);
         while let Some((key, value)) = iter.item() {
-            let Some((no, start)) = codec::decode_extent_key(key) else { break };
+            let Some((no, start)) = codec::decode_extent_key(key) else {
+                break;
+            };
             f(no, start, decode_extent(no, value)?);
             iter.next();
         }
@@ -93,7 +103,10 @@ impl Index {
         let mut found = Vec::new();
         let mut iter = self.db.raw_iterator();
         iter.seek_for_prev(extent_key(no, range.start));
-        let before = iter.key().and_then(codec::decode_extent_key).is_some_and(|(n, _)| n == no);
+        let before = iter
+            .key()
+            .and_then(codec::decode_extent_key)
+            .is_some_and(|(n, _)| n == no);
         if !before {
             iter.status()?;
             iter.seek(extent_key(no, range.start));

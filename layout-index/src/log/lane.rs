@@ -42,15 +42,25 @@ impl Lane {
         while !rest.is_empty() {
             let segment = self.ready(log, rest.len().min(UNIT_MAX as usize) as u64, Room::Data)?;
             let room = log.space.segment_size() - self.data_at;
-            let slots = (records_len(log.space.segment_size()) - self.records_at) as usize / RECORD_LEN;
+            let slots =
+                (records_len(log.space.segment_size()) - self.records_at) as usize / RECORD_LEN;
             let mut take = rest.len().min(GROUP * UNIT_MAX as usize);
             if take as u64 > room {
                 take = (room as usize / UNIT_MAX as usize).max(1) * UNIT_MAX as usize;
             }
             take = take.min(rest.len()).min(slots * UNIT_MAX as usize);
             let (now, later) = rest.split_at(take);
-            self.append_group(log, &segment, Write { offset, data: now, ..write }, &mut placed)
-                .inspect_err(|_| self.give_up(log))?;
+            self.append_group(
+                log,
+                &segment,
+                Write {
+                    offset,
+                    data: now,
+                    ..write
+                },
+                &mut placed,
+            )
+            .inspect_err(|_| self.give_up(log))?;
             offset += take as u64;
             rest = later;
         }
@@ -153,7 +163,9 @@ impl Lane {
     }
 
     fn seal(&mut self, log: &Log) -> Result<()> {
-        let Some(segment) = self.segment.take() else { return Ok(()) };
+        let Some(segment) = self.segment.take() else {
+            return Ok(());
+        };
         let data_end = std::mem::take(&mut self.data_at);
         self.records_at = 0;
         self.chain = None;
@@ -179,7 +191,11 @@ impl Lane {
     }
 
     pub fn unsynced(&self) -> Vec<Arc<Segment>> {
-        self.sealed_unsynced.iter().chain(&self.segment).cloned().collect()
+        self.sealed_unsynced
+            .iter()
+            .chain(&self.segment)
+            .cloned()
+            .collect()
     }
 
     /// A sealed segment that is durable needs no more looking after.
@@ -193,7 +209,10 @@ impl Lane {
     /// a torn tail from damage.
     pub fn note_synced(&mut self, log: &Log, segment: &Arc<Segment>, upto: u64) -> Result<()> {
         self.forget_if_sealed(segment);
-        let marker = Record { arg: upto, ..Record::control(Kind::Synced, FileNo(segment.id.into())) };
+        let marker = Record {
+            arg: upto,
+            ..Record::control(Kind::Synced, FileNo(segment.id.into()))
+        };
         match self.append_control(log, marker) {
             // Without room the marker is left out: recovery then checks more than it must.
             Err(StoreError::Full) => Ok(()),

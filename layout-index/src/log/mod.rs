@@ -45,7 +45,7 @@ pub struct Log {
     dir_unsynced: AtomicBool,
     failure: OnceLock<(String, String)>,
     pub space: SpaceBook,
-    /// Payload bytes appended, and those known durable.
+    /// Users' bytes appended, and those known durable.
     pub appended: AtomicU64,
     pub durable: AtomicU64,
 }
@@ -61,13 +61,18 @@ impl Log {
     /// Opens the segments in `dir`; appends go to new ones. Leftovers are removed.
     pub fn open(disk: Arc<dyn Disk>, dir: PathBuf, key: u32, space: SpaceBook) -> Result<Log> {
         let log = Log::open_read_only(disk, dir, key, space)?;
-        let list = log.disk.list(&log.dir).map_err(|e| StoreError::io("list", &log.dir, e))?;
+        let list = log
+            .disk
+            .list(&log.dir)
+            .map_err(|e| StoreError::io("list", &log.dir, e))?;
         for name in list {
             let id = name.to_str().and_then(|n| n.strip_suffix(".data"));
             let id = id.and_then(|stem| u32::from_str_radix(stem, 16).ok());
             if id.is_some_and(|id| log.segment(id).is_none()) {
                 let path = log.dir.join(name);
-                log.disk.remove(&path).map_err(|e| StoreError::io("remove leftover", path, e))?;
+                log.disk
+                    .remove(&path)
+                    .map_err(|e| StoreError::io("remove leftover", path, e))?;
             }
         }
         Ok(log)
@@ -80,14 +85,18 @@ impl Log {
         key: u32,
         space: SpaceBook,
     ) -> Result<Log> {
-        let names = disk.list(&dir).map_err(|e| StoreError::io("list", &dir, e))?;
+        let names = disk
+            .list(&dir)
+            .map_err(|e| StoreError::io("list", &dir, e))?;
         let mut segments = HashMap::new();
         let mut next = 1;
         for name in &names {
             let Some((stem, kind)) = name.to_str().and_then(|n| n.split_once('.')) else {
                 continue;
             };
-            let Ok(id) = u32::from_str_radix(stem, 16) else { continue };
+            let Ok(id) = u32::from_str_radix(stem, 16) else {
+                continue;
+            };
             next = next.max(id + 1);
             if kind == "records" {
                 let segment = Segment::open(&*disk, &dir, id, salt(key, id))?;
@@ -133,7 +142,10 @@ impl Log {
 
     pub fn failure(&self) -> Option<StoreError> {
         let (what, cause) = self.failure.get()?;
-        Some(StoreError::Failed { what: what.clone(), cause: cause.clone() })
+        Some(StoreError::Failed {
+            what: what.clone(),
+            cause: cause.clone(),
+        })
     }
 
     /// Sorts an error of a log call: no space is `Full`, anything else stops the log.
@@ -141,7 +153,9 @@ impl Log {
         match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full,
             _ => {
-                let StoreError::Io { op, path, source } = &error else { return error };
+                let StoreError::Io { op, path, source } = &error else {
+                    return error;
+                };
                 let what = format!("{op} {}", path.display());
                 if self.failure.set((what, source.to_string())).is_ok() {
                     tracing::error!(error = %error, "the store takes no more writes");
@@ -161,10 +175,13 @@ impl Log {
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
-        let len = write.data.len() as u64;
         let mut lane = self.pick_lane(lane);
-        lane.append(self, write, placed).map_err(|e| self.judge(e))?;
-        self.appended.fetch_add(len, Ordering::Relaxed);
+        lane.append(self, write, placed)
+            .map_err(|e| self.judge(e))?;
+        if write.kind == Kind::Write {
+            self.appended
+                .fetch_add(write.data.len() as u64, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -173,7 +190,9 @@ impl Log {
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
-        self.pick_lane(record.file.0).append_control(self, record).map_err(|e| self.judge(e))
+        self.pick_lane(record.file.0)
+            .append_control(self, record)
+            .map_err(|e| self.judge(e))
     }
 
     /// The hinted lane if it is free, else any free one, else the hinted one after waiting for
@@ -256,7 +275,9 @@ impl Log {
     /// Lets go of segments that lanes append to but nothing needs, so that they can be freed.
     pub fn retire_idle(&self) -> Result<()> {
         for lane in &self.lanes {
-            lane.lock().retire_if_dead(self).map_err(|e| self.judge(e))?;
+            lane.lock()
+                .retire_if_dead(self)
+                .map_err(|e| self.judge(e))?;
         }
         Ok(())
     }
@@ -264,7 +285,9 @@ impl Log {
     /// Removes a sealed segment's files. Only after the index's durable checkpoint no longer
     /// refers to it: see `maintain`.
     pub fn free(&self, id: u32) -> Result<u64> {
-        let Some(segment) = self.segment(id) else { return Ok(0) };
+        let Some(segment) = self.segment(id) else {
+            return Ok(0);
+        };
         segment.remove(&*self.disk, &self.dir)?;
         self.segments.write().remove(&id);
         self.space.release(segment.footprint());

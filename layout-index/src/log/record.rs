@@ -105,7 +105,10 @@ impl Record {
         Extent {
             end: self.offset + self.len,
             seq: self.seq,
-            place: Place::Log { unit: self.unit(segment), skip: self.payload.back },
+            place: Place::Log {
+                unit: self.unit(segment),
+                skip: self.payload.back,
+            },
         }
     }
 
@@ -150,7 +153,11 @@ impl Record {
         };
         record.offset.checked_add(record.len)?;
         if kind.has_payload() {
-            record.payload = Payload { offset: u32_at(48), back: u32_at(52), crc: u32_at(56) };
+            record.payload = Payload {
+                offset: u32_at(48),
+                back: u32_at(52),
+                crc: u32_at(56),
+            };
             let len = u32::try_from(record.len).ok()?;
             record.payload.offset.checked_sub(record.payload.back)?;
             record.payload.offset.checked_add(len)?;
@@ -176,7 +183,11 @@ mod tests {
             len: 4096,
             time: Timestamp(123),
             arg: 0,
-            payload: Payload { offset: 8192, back: 4096, crc: 0xdead_beef },
+            payload: Payload {
+                offset: 8192,
+                back: 4096,
+                crc: 0xdead_beef,
+            },
         }
     }
 
@@ -184,7 +195,11 @@ mod tests {
     fn round_trip() {
         let write = sample();
         assert_eq!(Record::decode(&write.encode(9), 9), Some(write));
-        let drained = Record { arg: 99, len: u64::MAX / 2, ..Record::control(Kind::Drained, FileNo(1)) };
+        let drained = Record {
+            arg: 99,
+            len: u64::MAX / 2,
+            ..Record::control(Kind::Drained, FileNo(1))
+        };
         assert_eq!(Record::decode(&drained.encode(9), 9), Some(drained));
     }
 

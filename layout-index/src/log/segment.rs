@@ -44,13 +44,16 @@ impl Segment {
     pub fn create(disk: &dyn Disk, dir: &Path, id: u32, salt: u32, size: u64) -> Result<Segment> {
         let path = data_path(dir, id);
         let make = |path: &Path, len: u64| -> Result<Arc<dyn DiskFile>> {
-            let file = disk.create(path).map_err(|e| StoreError::io("create", path, e))?;
-            file.allocate(0, 0, len).map_err(|e| StoreError::io("allocate", path, e))?;
+            let file = disk
+                .create(path)
+                .map_err(|e| StoreError::io("create", path, e))?;
+            file.allocate(0, 0, len)
+                .map_err(|e| StoreError::io("allocate", path, e))?;
             Ok(file)
         };
         let record_path = record_path(dir, id);
-        let files = make(&path, size)
-            .and_then(|data| Ok((data, make(&record_path, records_len(size))?)));
+        let files =
+            make(&path, size).and_then(|data| Ok((data, make(&record_path, records_len(size))?)));
         let (data, records) = match files {
             Ok(files) => files,
             Err(error) => {
@@ -85,10 +88,16 @@ impl Segment {
     pub fn open(disk: &dyn Disk, dir: &Path, id: u32, salt: u32) -> Result<Segment> {
         let path = data_path(dir, id);
         let record_path = record_path(dir, id);
-        let data = disk.open(&path).map_err(|e| StoreError::io("open", &path, e))?;
-        let records = disk.open(&record_path).map_err(|e| StoreError::io("open", &record_path, e))?;
-        let data_len = data.len().map_err(|e| StoreError::io("stat", &path, e))?;
-        let len = records.len().map_err(|e| StoreError::io("stat", &record_path, e))?;
+        let data = disk
+            .open(&path)
+            .map_err(|e| StoreError::io("open", &path, e))?;
+        let records = disk
+            .open(&record_path)
+            .map_err(|e| StoreError::io("open", &record_path, e))?;
+        let data_len = data.size().map_err(|e| StoreError::io("stat", &path, e))?;
+        let len = records
+            .size()
+            .map_err(|e| StoreError::io("stat", &record_path, e))?;
         Ok(Segment {
             id,
             salt,
@@ -120,7 +129,8 @@ impl Segment {
         self.records
             .write_at(&[IoSlice::new(bytes)], offset)
             .map_err(|e| StoreError::io("write record", &self.path, e))?;
-        self.end.store(offset + bytes.len() as u64, Ordering::Release);
+        self.end
+            .store(offset + bytes.len() as u64, Ordering::Release);
         Ok(())
     }
 
@@ -136,12 +146,16 @@ impl Segment {
 
     /// Payload bytes as they are, for a checksum that is computed piece by piece.
     pub fn read_payload(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.data.read_at(buf, offset).map_err(|e| StoreError::io("read", &self.path, e))
+        self.data
+            .read_at(buf, offset)
+            .map_err(|e| StoreError::io("read", &self.path, e))
     }
 
     /// Records from byte `from` on; fewer bytes than asked for at the end.
     pub fn read_records(&self, buf: &mut [u8], from: u64) -> Result<usize> {
-        self.records.read_at(buf, from).map_err(|e| StoreError::io("read records", &self.path, e))
+        self.records
+            .read_at(buf, from)
+            .map_err(|e| StoreError::io("read records", &self.path, e))
     }
 
     /// Everything appended so far is durable when this returns; gives how many record bytes
@@ -153,8 +167,12 @@ impl Segment {
             return Ok(None);
         }
         let upto = self.end.load(Ordering::Acquire);
-        self.data.sync().map_err(|e| StoreError::io("sync", &self.path, e))?;
-        self.records.sync().map_err(|e| StoreError::io("sync records", &self.path, e))?;
+        self.data
+            .sync()
+            .map_err(|e| StoreError::io("sync", &self.path, e))?;
+        self.records
+            .sync()
+            .map_err(|e| StoreError::io("sync records", &self.path, e))?;
         *synced = upto;
         Ok(Some(upto))
     }
@@ -163,12 +181,17 @@ impl Segment {
     pub fn seal(&self, data_end: u64) -> Result<u64> {
         let records_end = self.end.load(Ordering::Acquire);
         self.sealed.store(true, Ordering::Release);
-        self.data.set_len(data_end).map_err(|e| StoreError::io("shorten", &self.path, e))?;
+        self.data
+            .set_len(data_end)
+            .map_err(|e| StoreError::io("shorten", &self.path, e))?;
         self.records
             .set_len(records_end)
             .map_err(|e| StoreError::io("shorten records of", &self.path, e))?;
         let now = data_end + records_end;
-        Ok(self.footprint.swap(now, Ordering::Relaxed).saturating_sub(now))
+        Ok(self
+            .footprint
+            .swap(now, Ordering::Relaxed)
+            .saturating_sub(now))
     }
 
     pub fn is_sealed(&self) -> bool {
@@ -179,8 +202,10 @@ impl Segment {
         // Records go first: data without records is a leftover that the next start removes,
         // records without data would be replayed into the void.
         let records = record_path(dir, self.id);
-        disk.remove(&records).map_err(|e| StoreError::io("remove", records, e))?;
-        disk.remove(&self.path).map_err(|e| StoreError::io("remove", &self.path, e))
+        disk.remove(&records)
+            .map_err(|e| StoreError::io("remove", records, e))?;
+        disk.remove(&self.path)
+            .map_err(|e| StoreError::io("remove", &self.path, e))
     }
 
     pub fn footprint(&self) -> u64 {
@@ -201,7 +226,11 @@ impl Segment {
 
     pub fn sub_live(&self, bytes: u64) {
         let before = self.live.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "segment {} has fewer live bytes than freed", self.id);
+        debug_assert!(
+            before >= bytes,
+            "segment {} has fewer live bytes than freed",
+            self.id
+        );
     }
 }
 
@@ -254,7 +283,7 @@ impl<'a> Records<'a> {
     }
 
     /// The next record and its position, or the position of a damaged slot before one.
-    pub fn next(&mut self) -> Result<Option<Result<(u64, Record), u64>>> {
+    pub fn advance(&mut self) -> Result<Option<Result<(u64, Record), u64>>> {
         if let Some(found) = self.ready.take() {
             if let Some(position) = self.bad.pop() {
                 self.ready = Some(found);
@@ -267,14 +296,15 @@ impl<'a> Records<'a> {
                 break;
             }
             let position = self.base + self.at as u64;
-            let slot: &[u8; RECORD_LEN] =
-                self.buf[self.at..self.at + RECORD_LEN].try_into().expect("a slot is 64 bytes");
+            let slot: &[u8; RECORD_LEN] = self.buf[self.at..self.at + RECORD_LEN]
+                .try_into()
+                .expect("a slot is 64 bytes");
             self.at += RECORD_LEN;
             match Record::decode(slot, self.segment.salt) {
                 Some(record) => {
                     self.bad.reverse();
                     self.ready = Some((position, record));
-                    return self.next();
+                    return self.advance();
                 }
                 None => {
                     self.bad.push(position);

@@ -46,7 +46,13 @@ impl Store {
         })?;
         superblock.check_rocksdb(dir)?;
         let index = Index::open_read_only(&dir.join("index"))?;
-        let space = SpaceBook::new(&SpaceOptions { capacity: Some(0), ..Default::default() }, 0);
+        let space = SpaceBook::new(
+            &SpaceOptions {
+                capacity: Some(0),
+                ..Default::default()
+            },
+            0,
+        );
         let log = Log::open_read_only(Arc::new(disk), dir.join("log"), superblock.key, space)?;
         let shared = new_shared(log, index, u64::MAX);
         let report = recovery::recover(&shared)?;

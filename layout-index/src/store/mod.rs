@@ -86,7 +86,9 @@ impl Store {
         let superblock = prepare_superblock(&*disk, &options)?;
         let log_dir = dir.join("log");
         create_dir_if_missing(&*disk, &log_dir)?;
-        let free = disk.free_bytes(&dir).map_err(|e| StoreError::io("statvfs", &dir, e))?;
+        let free = disk
+            .free_bytes(&dir)
+            .map_err(|e| StoreError::io("statvfs", &dir, e))?;
         let book = SpaceBook::new(&options.space, free);
         let index = Index::open(&dir.join("index"), options.index_memory / 2)?;
         let log = Log::open(disk, log_dir, superblock.key, book)?;
@@ -109,12 +111,21 @@ impl Store {
 
     /// As [`Store::file`], but only if someone holds it or it has undrained data.
     pub fn lookup(&self, id: FileId) -> Option<Arc<File>> {
-        self.shared.files.lock().get(&id).and_then(|entry| entry.file.upgrade())
+        self.shared
+            .files
+            .lock()
+            .get(&id)
+            .and_then(|entry| entry.file.upgrade())
     }
 
     /// All files in a dirty life.
     pub fn dirty_files(&self) -> Vec<Arc<File>> {
-        self.shared.files.lock().values().filter_map(|entry| entry.pinned.clone()).collect()
+        self.shared
+            .files
+            .lock()
+            .values()
+            .filter_map(|entry| entry.pinned.clone())
+            .collect()
     }
 
     pub fn space(&self) -> Space {
@@ -139,7 +150,8 @@ impl Store {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Totals {
             appended: get(&self.shared.log.appended),
-            durable: get(&self.shared.log.durable),
+            // Drained bytes are durable too, whether or not the log was ever synced.
+            durable: get(&self.shared.log.durable).max(get(&self.shared.canonical)),
             canonical: get(&self.shared.canonical),
             superseded: get(&self.shared.superseded),
             through: get(&self.shared.through),
@@ -211,7 +223,13 @@ pub(crate) fn file_of(shared: &Arc<Shared>, id: FileId) -> Arc<File> {
         return file;
     }
     let file = Arc::new(File::new(id, shared.clone()));
-    files.insert(id, Entry { file: Arc::downgrade(&file), pinned: None });
+    files.insert(
+        id,
+        Entry {
+            file: Arc::downgrade(&file),
+            pinned: None,
+        },
+    );
     file
 }
 
@@ -227,6 +245,7 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
         canonical: AtomicU64::new(0),
         superseded: AtomicU64::new(0),
         through: AtomicU64::new(0),
+        hidden: AtomicU64::new(0),
         hot: AtomicU64::new(0),
         hot_limit: (hot_limit / 3).max(1024),
         maintenance: Default::default(),
@@ -245,7 +264,10 @@ fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superbl
     let Some(mut found) = Superblock::load(disk, dir)? else {
         let names = disk.list(dir).map_err(|e| StoreError::io("list", dir, e))?;
         let ours = ["lock", "FOREBAY.new", "forebay.log", "log", "index"];
-        if let Some(other) = names.iter().find(|n| !ours.iter().any(|o| n.as_os_str() == *o)) {
+        if let Some(other) = names
+            .iter()
+            .find(|n| !ours.iter().any(|o| n.as_os_str() == *o))
+        {
             return Err(StoreError::Unusable(format!(
                 "{} is not a store and is not empty (it holds {}); give an empty directory",
                 dir.display(),
@@ -290,5 +312,7 @@ fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superbl
 fn random_key() -> u32 {
     use std::hash::{BuildHasher, Hasher};
     // The standard library's per-process random keys are as unpredictable as this needs.
-    std::collections::hash_map::RandomState::new().build_hasher().finish() as u32
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish() as u32
 }

@@ -82,7 +82,8 @@ impl Node {
             .dirty()
             .into_iter()
             .map(|f| {
-                let undrained = f.stat().map_or(0, |s| s.undrained);
+                let books = || f.stat().map_or(0, |s| s.undrained);
+                let undrained = f.count_undrained().unwrap_or_else(|_| books());
                 (f, undrained)
             })
             .collect();

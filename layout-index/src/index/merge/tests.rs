@@ -20,7 +20,10 @@ fn row() -> FileRow {
 }
 
 fn sum(map: &ExtentMap) -> u64 {
-    map.iter().filter_map(|(s, e)| e.payload(*s)).map(|(_, bytes)| bytes).sum()
+    map.iter()
+        .filter_map(|(s, e)| e.payload(*s))
+        .map(|(_, bytes)| bytes)
+        .sum()
 }
 
 proptest! {
