@@ -352,6 +352,10 @@ impl Drop for Bay {
             eprintln!("umount -l {}: {e}", self.mnt.display());
         }
         if std::thread::panicking() {
+            if std::env::var_os("FOREBAY_KEEP").is_some() {
+                self.root.disable_cleanup(true);
+                eprintln!("--- kept: {} ---", self.root().display());
+            }
             eprintln!(
                 "--- the daemon's last words ---\n{}",
                 daemon_log::tail(&self.log_file(), 60)

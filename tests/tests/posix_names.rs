@@ -376,3 +376,34 @@ fn fsync_of_a_directory() {
             .expect("fsync");
     });
 }
+
+/// S1.20: every change is EROFS; undrained data of an earlier mount shows.
+#[test]
+fn read_only_mounts() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.start();
+    fs::create_dir(bay.path("d")).expect("mkdir");
+    put(bay.path("f"), vec![1; 50_000]);
+    bay.umount_with(&["--keep"]);
+    bay.arg("-oro");
+    bay.start();
+    assert_same("still served", &get(bay.path("f")), &[1; 50_000]);
+    let path = bay.path("f");
+    let refused = |what: &str, e: i32| assert_eq!(e, libc::EROFS, "{what}");
+    let write = OpenOptions::new().write(true).open(&path);
+    refused("write", errno(write, "open for writing"));
+    refused("create", errno(File::create(bay.path("new")), "create"));
+    refused("truncate", errno(sys::truncate(&path, 0), "truncate"));
+    refused("unlink", errno(fs::remove_file(&path), "unlink"));
+    refused("mkdir", errno(fs::create_dir(bay.path("e")), "mkdir"));
+    refused("rmdir", errno(fs::remove_dir(bay.path("d")), "rmdir"));
+    refused("rename", errno(fs::rename(&path, bay.path("g")), "rename"));
+    refused("link", errno(fs::hard_link(&path, bay.path("g")), "link"));
+    refused("symlink", errno(symlink("f", bay.path("g")), "symlink"));
+    refused("utimensat", errno(sys::set_times(&path, 1, 1), "utimensat"));
+    refused(
+        "setxattr",
+        errno(sys::set_xattr(&path, "user.a", b"1", 0), "setxattr"),
+    );
+    bay.finish();
+}

@@ -33,6 +33,9 @@ pub struct Judge {
     seed: u64,
     files: BTreeMap<String, Known>,
     pending: Vec<Pending>,
+    /// What was acknowledged of each file, newest last, with the number of the daemon's life.
+    history: BTreeMap<String, Vec<String>>,
+    lives: u64,
     /// Next operation of each worker.
     next: BTreeMap<u64, u64>,
     pub acknowledged: u64,
@@ -44,6 +47,8 @@ impl Judge {
             seed,
             files: BTreeMap::new(),
             pending: Vec::new(),
+            history: BTreeMap::new(),
+            lives: 0,
             next: BTreeMap::new(),
             acknowledged: 0,
         }
@@ -80,6 +85,8 @@ impl Judge {
     }
 
     fn apply(&mut self, done: &Pending) {
+        let history = self.history.entry(done.file.clone()).or_default();
+        history.push(format!("life {}: #{} {:?}", self.lives, done.seq, done.act));
         match &done.act {
             Act::Unlink => {
                 self.files.remove(&done.file);
@@ -110,6 +117,7 @@ impl Judge {
     /// the operations that were cut short as the new state. Returns what is wrong.
     pub fn inspect(&mut self, root: &Path) -> Result<(), String> {
         let pending = std::mem::take(&mut self.pending);
+        self.lives += 1;
         let mut names: Vec<String> = self.files.keys().cloned().collect();
         names.extend(pending.iter().map(|p| p.file.clone()));
         names.sort();
@@ -121,8 +129,14 @@ impl Judge {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
                 Err(e) => return Err(format!("{name}: {e}")),
             };
-            self.inspect_file(&name, &cut, found)
-                .map_err(|e| format!("{name}: {e} (cut short: {cut:?})"))?;
+            self.inspect_file(&name, &cut, found).map_err(|e| {
+                let history = self.history.get(&name).map_or(&[][..], Vec::as_slice);
+                let recent = &history[history.len().saturating_sub(30)..];
+                format!(
+                    "{name}: {e} (cut short: {cut:?})\n  {}",
+                    recent.join("\n  ")
+                )
+            })?;
         }
         Ok(())
     }
