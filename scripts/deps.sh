@@ -22,7 +22,7 @@ want_test=false
 [[ " $* " == *" test "* ]] && want_test=true
 
 command -v cargo >/dev/null ||
-    fail "there is no Rust toolchain: install Rust 1.85 or newer from https://rustup.rs and run this again"
+    fail "there is no Rust toolchain: install Rust 1.88 or newer from https://rustup.rs and run this again"
 
 if $want_test; then
     for component in rustfmt clippy; do
@@ -38,7 +38,7 @@ fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     for program in cc c++ fusermount3; do
         command -v $program >/dev/null ||
-            fail "$program is missing and this is not Debian: install a C++ compiler, libclang and fuse3 (and RocksDB 7.8 to 8.x with headers, to save its build)"
+            fail "$program is missing and this is not Debian: install a C++ compiler, libclang and fuse3 (and RocksDB 7.8 to 9.x with headers, to save its build)"
     done
     exit 0
 fi

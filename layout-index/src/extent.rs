@@ -100,11 +100,11 @@ impl ExtentMap {
             },
             replaced,
         );
-        if let Some((&left_start, left)) = self.map.range_mut(..start).next_back() {
-            if let Some(joined) = join(left_start, left, start, &extent) {
-                *left = joined;
-                return;
-            }
+        if let Some((&left_start, left)) = self.map.range_mut(..start).next_back()
+            && let Some(joined) = join(left_start, left, start, &extent)
+        {
+            *left = joined;
+            return;
         }
         self.map.insert(start, extent);
     }
@@ -122,23 +122,23 @@ impl ExtentMap {
         {
             return;
         }
-        if let Some((&left_start, left)) = self.map.range_mut(..range.start).next_back() {
-            if left.end > range.start {
-                let whole = *left;
-                left.end = range.start;
-                if let Some((s, part)) = whole.cut(left_start, range) {
-                    removed(s, part);
-                }
-                if let Some((s, rest)) = whole.cut(
-                    left_start,
-                    ByteRange {
-                        start: range.end,
-                        end: u64::MAX,
-                    },
-                ) {
-                    self.map.insert(s, rest);
-                    return;
-                }
+        if let Some((&left_start, left)) = self.map.range_mut(..range.start).next_back()
+            && left.end > range.start
+        {
+            let whole = *left;
+            left.end = range.start;
+            if let Some((s, part)) = whole.cut(left_start, range) {
+                removed(s, part);
+            }
+            if let Some((s, rest)) = whole.cut(
+                left_start,
+                ByteRange {
+                    start: range.end,
+                    end: u64::MAX,
+                },
+            ) {
+                self.map.insert(s, rest);
+                return;
             }
         }
         while let Some((&s, &whole)) = self.map.range(range.start..range.end).next() {

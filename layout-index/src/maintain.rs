@@ -163,6 +163,12 @@ impl File {
     }
 }
 
+pub(crate) fn tidy(shared: &Arc<Shared>) -> Result<()> {
+    shared.log.retire_idle()?;
+    checkpoint(shared)?;
+    compact_one(shared)
+}
+
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<()> {
     let mut state = shared.maintenance.state.lock();
     if state.running {

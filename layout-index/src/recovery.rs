@@ -163,6 +163,13 @@ impl Replay<'_> {
                 }
             }
         }
+        let tail = reader.records.tail();
+        if self.is_durable(reader.segment, tail) {
+            self.report.damaged.push(format!(
+                "segment {} records from {tail} on: unreadable; the writes they stood for are lost",
+                reader.segment.id
+            ));
+        }
         Ok(None)
     }
 

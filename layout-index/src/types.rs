@@ -26,7 +26,7 @@ impl fmt::Display for FileId {
 pub struct FileNo(pub u64);
 
 /// Position of a record in the store's history. For any one byte of a file, a higher number is
-/// newer: [`crate::ranges::RangeLocks`] makes the order of numbers the order of effects.
+/// newer: [`crate::ranges::RangeSet`] makes the order of numbers the order of effects.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]

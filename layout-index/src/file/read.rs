@@ -66,8 +66,8 @@ pub(super) struct View {
     pub settled: Seq,
 }
 
-/// Bytes of the file that are counted at a time, to bound the extents in memory.
-const COUNT_WINDOW: u64 = 64 << 20;
+/// Bytes of a file that are looked at at a time, to bound the extents in memory.
+const WINDOW: u64 = 64 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -325,7 +325,7 @@ impl File {
         while let Some(start) = self.next_extent(from)? {
             let window = ByteRange {
                 start,
-                end: start.saturating_add(COUNT_WINDOW),
+                end: start.saturating_add(WINDOW),
             };
             let payload = |(s, e): &(u64, Extent)| e.payload(*s).map(|(_, bytes)| bytes);
             sum += self
@@ -337,6 +337,43 @@ impl File {
             from = window.end;
         }
         Ok(sum)
+    }
+
+    /// Reads every undrained byte; one sentence for each stretch that cannot be had.
+    pub fn damage(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut buf = Vec::new();
+        let size = self.stat().map_or(0, |stat| stat.size);
+        let mut at = 0;
+        while at < size {
+            let window = ByteRange {
+                start: at,
+                end: size.min(at.saturating_add(WINDOW)),
+            };
+            at = window.end;
+            let pieces = match self.plan(window) {
+                Ok(plan) => plan.pieces,
+                Err(error) => {
+                    found.push(error.to_string());
+                    continue;
+                }
+            };
+            for piece in pieces
+                .into_iter()
+                .filter(|p| matches!(p.source, Source::Log(_)))
+            {
+                buf.resize(piece.range.len() as usize, 0);
+                let plan = Plan {
+                    range: piece.range,
+                    size,
+                    pieces: vec![piece],
+                };
+                if let Err(error) = self.read(&plan, &mut buf, None) {
+                    found.push(error.to_string());
+                }
+            }
+        }
+        found
     }
 
     /// Where the first extent of any layer at or after `from` begins.

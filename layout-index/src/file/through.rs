@@ -78,7 +78,12 @@ impl File {
             time,
             ..Record::control(Kind::Through, no)
         };
-        let seq = self.shared.log.append_control(record)?;
+        let seq = match self.shared.log.append_control(record) {
+            // A broken log cannot say that its older bytes are void, so over those the write
+            // fails. Elsewhere it stands by itself.
+            Err(StoreError::Failed { .. }) if !hides => self.shared.upto_now(),
+            other => other?,
+        };
         if let Some(life) = &mut self.inner().life {
             life.through(&self.shared, range, seq, time);
         }
@@ -89,7 +94,11 @@ impl File {
     /// says so: else a power failure could bring drained bytes back over newer canonical ones.
     /// For bytes written through, see [`File::canonical_unsynced`].
     pub fn sync(&self) -> Result<()> {
-        self.shared.log.sync()
+        match self.shared.log.sync() {
+            // The log is broken, but nothing of this file is in it.
+            Err(StoreError::Failed { .. }) if self.is_clean() => Ok(()),
+            other => other,
+        }
     }
 
     /// True, once, when bytes were written through since the last call: the caller syncs the

@@ -218,28 +218,27 @@ impl<'a> Cold<'a> {
 
     /// Writes back what is left of the current extent if it was cut.
     fn settle(&mut self, out: &mut Out<'_>) -> Result<()> {
-        if let Some(current) = self.current.take() {
-            if current.changed {
-                out.put(current.start, &current.extent)?;
-            }
+        if let Some(current) = self.current.take()
+            && current.changed
+        {
+            out.put(current.start, &current.extent)?;
         }
         Ok(())
     }
 
     fn load(&mut self) -> Result<()> {
         self.current = None;
-        if let Some((key, value)) = self.iter.item() {
-            if let Some((no, start)) = decode_extent_key(key) {
-                if no == self.no {
-                    let extent = decode_extent(no, value)?;
-                    self.current = Some(Current {
-                        stored_start: start,
-                        start,
-                        extent,
-                        changed: false,
-                    });
-                }
-            }
+        if let Some((key, value)) = self.iter.item()
+            && let Some((no, start)) = decode_extent_key(key)
+            && no == self.no
+        {
+            let extent = decode_extent(no, value)?;
+            self.current = Some(Current {
+                stored_start: start,
+                start,
+                extent,
+                changed: false,
+            });
         }
         Ok(self.iter.status()?)
     }

@@ -101,6 +101,11 @@ impl Index {
     /// The parts of a file's extents within `range`, in order.
     pub fn extents(&self, no: FileNo, range: ByteRange) -> Result<Vec<(u64, Extent)>> {
         let mut found = Vec::new();
+        self.walk(no, range, |start, extent| found.push((start, extent)))?;
+        Ok(found)
+    }
+
+    fn walk(&self, no: FileNo, range: ByteRange, mut f: impl FnMut(u64, Extent)) -> Result<()> {
         let mut iter = self.db.raw_iterator();
         iter.seek_for_prev(extent_key(no, range.start));
         let before = iter
@@ -114,14 +119,15 @@ impl Index {
         while let Some((key, value)) = iter.item() {
             match codec::decode_extent_key(key) {
                 Some((n, start)) if n == no && start < range.end => {
-                    found.extend(decode_extent(no, value)?.cut(start, range));
+                    if let Some((start, extent)) = decode_extent(no, value)?.cut(start, range) {
+                        f(start, extent);
+                    }
                 }
                 _ => break,
             }
             iter.next();
         }
-        iter.status()?;
-        Ok(found)
+        Ok(iter.status()?)
     }
 
     /// Where the first extent that ends after `from` begins.
@@ -129,12 +135,12 @@ impl Index {
         let mut iter = self.db.raw_iterator();
         iter.seek_for_prev(extent_key(no, from));
         for _ in 0..2 {
-            if let Some((key, value)) = iter.item() {
-                if let Some((n, start)) = codec::decode_extent_key(key) {
-                    if n == no && decode_extent(no, value)?.end > from {
-                        return Ok(Some(start.max(from)));
-                    }
-                }
+            if let Some((key, value)) = iter.item()
+                && let Some((n, start)) = codec::decode_extent_key(key)
+                && n == no
+                && decode_extent(no, value)?.end > from
+            {
+                return Ok(Some(start.max(from)));
             }
             iter.status()?;
             iter.seek(extent_key(no, from));
@@ -160,10 +166,8 @@ impl Index {
     }
 
     /// Removes a life that has ended, calling `gone` with each extent that it still had.
-    pub fn remove_file(&self, no: FileNo, mut gone: impl FnMut(u64, Extent)) -> Result<()> {
-        for (start, extent) in self.extents(no, ByteRange::ALL)? {
-            gone(start, extent);
-        }
+    pub fn remove_file(&self, no: FileNo, gone: impl FnMut(u64, Extent)) -> Result<()> {
+        self.walk(no, ByteRange::ALL, gone)?;
         let mut batch = WriteBatch::default();
         batch.delete_range(extent_key(no, 0), extent_key(FileNo(no.0 + 1), 0));
         batch.delete(file_key(no));

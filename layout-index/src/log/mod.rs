@@ -254,11 +254,11 @@ impl Log {
     }
 
     fn sync_lanes(&self) -> Result<()> {
-        if self.dir_unsynced.swap(false, Ordering::AcqRel) {
-            if let Err(e) = self.disk.sync_dir(&self.dir) {
-                self.dir_unsynced.store(true, Ordering::Release);
-                return Err(StoreError::io("sync", &self.dir, e));
-            }
+        if self.dir_unsynced.swap(false, Ordering::AcqRel)
+            && let Err(e) = self.disk.sync_dir(&self.dir)
+        {
+            self.dir_unsynced.store(true, Ordering::Release);
+            return Err(StoreError::io("sync", &self.dir, e));
         }
         for lane in &self.lanes {
             let unsynced = lane.lock().unsynced();

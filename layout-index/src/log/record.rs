@@ -224,11 +224,10 @@ mod tests {
             b[32..].copy_from_slice(&bytes);
             let crc = crc32c::crc32c_append(salt, &b[4..]);
             b[0..4].copy_from_slice(&crc.to_le_bytes());
-            if let Some(record) = Record::decode(&b, salt) {
-                if record.kind.has_payload() {
+            if let Some(record) = Record::decode(&b, salt)
+                && record.kind.has_payload() {
                     record.unit(1);
                 }
-            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Result, StoreError};
 use crate::extent::Unit;
 use parking_lot::Mutex;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,10 +60,10 @@ impl Segment {
                 // Half a segment would be taken for an empty one; a leftover costs only space
                 // and is removed at the next start.
                 for path in [&path, &record_path] {
-                    if let Err(e) = disk.remove(path) {
-                        if e.kind() != std::io::ErrorKind::NotFound {
-                            tracing::warn!(path = %path.display(), error = %e, "could not remove");
-                        }
+                    if let Err(e) = disk.remove(path)
+                        && e.kind() != io::ErrorKind::NotFound
+                    {
+                        tracing::warn!(path = %path.display(), error = %e, "could not remove");
                     }
                 }
                 return Err(error);
@@ -88,9 +88,12 @@ impl Segment {
     pub fn open(disk: &dyn Disk, dir: &Path, id: u32, salt: u32) -> Result<Segment> {
         let path = data_path(dir, id);
         let record_path = record_path(dir, id);
-        let data = disk
-            .open(&path)
-            .map_err(|e| StoreError::io("open", &path, e))?;
+        let data = match disk.open(&path) {
+            // A power failure tore the segment's creation or removal, or somebody deleted it:
+            // whatever counts on its payload finds that it does not match.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Arc::new(Missing),
+            other => other.map_err(|e| StoreError::io("open", &path, e))?,
+        };
         let records = disk
             .open(&record_path)
             .map_err(|e| StoreError::io("open", &record_path, e))?;
@@ -204,8 +207,10 @@ impl Segment {
         let records = record_path(dir, self.id);
         disk.remove(&records)
             .map_err(|e| StoreError::io("remove", records, e))?;
-        disk.remove(&self.path)
-            .map_err(|e| StoreError::io("remove", &self.path, e))
+        match disk.remove(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|e| StoreError::io("remove", &self.path, e)),
+        }
     }
 
     pub fn footprint(&self) -> u64 {
@@ -242,6 +247,40 @@ pub fn record_path(dir: &Path, id: u32) -> PathBuf {
     dir.join(format!("{id:08x}.records"))
 }
 
+/// Stands for a data file that is not there.
+#[derive(Debug)]
+struct Missing;
+
+impl DiskFile for Missing {
+    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn write_at(&self, _bufs: &[IoSlice<'_>], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn allocate(&self, _mode: i32, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn set_mtime(&self, _mtime: u64) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
 /// Walks the records of a segment in order. Slots that hold no valid record are yielded as
 /// `Err(position)` when a valid one follows, and end the walk otherwise.
 pub struct Records<'a> {
@@ -256,9 +295,6 @@ pub struct Records<'a> {
 }
 
 const BATCH: usize = 1024 * RECORD_LEN;
-/// Empty slots in a row after which the rest of a segment counts as never written. Records are
-/// appended without gaps, so only damage makes any.
-const GIVE_UP: usize = 2048;
 
 impl<'a> Records<'a> {
     pub fn new(segment: &'a Segment) -> Records<'a> {
@@ -271,6 +307,14 @@ impl<'a> Records<'a> {
             ready: None,
             ended: false,
         }
+    }
+
+    /// After the walk: where the slots without a valid record after them begin.
+    pub fn tail(&self) -> u64 {
+        self.bad
+            .first()
+            .copied()
+            .unwrap_or(self.base + self.buf.len() as u64)
     }
 
     fn refill(&mut self) -> Result<bool> {
@@ -306,12 +350,7 @@ impl<'a> Records<'a> {
                     self.ready = Some((position, record));
                     return self.advance();
                 }
-                None => {
-                    self.bad.push(position);
-                    if self.bad.len() >= GIVE_UP {
-                        break;
-                    }
-                }
+                None => self.bad.push(position),
             }
         }
         self.ended = true;

@@ -23,6 +23,10 @@ pub struct InspectedFile {
     pub size: u64,
     pub undrained: u64,
     pub uid: u32,
+    /// The last name is gone: recovery drops it.
+    pub unlinked: bool,
+    /// [`crate::File::damage`], if it was asked for.
+    pub damage: Vec<String>,
 }
 
 /// A store as it lies on the disk.
@@ -39,7 +43,8 @@ pub struct Inspection {
 }
 
 impl Store {
-    pub fn inspect(dir: &Path) -> Result<Inspection> {
+    /// `verify` also reads every undrained byte and checks it.
+    pub fn inspect(dir: &Path, verify: bool) -> Result<Inspection> {
         let disk = RealDisk;
         let superblock = Superblock::load(&disk, dir)?.ok_or_else(|| {
             StoreError::Unusable(format!("{} is not a Forebay store", dir.display()))
@@ -67,8 +72,10 @@ impl Store {
                         String::from_utf8_lossy(&intro.path).into_owned(),
                     )),
                     size: stat.size,
-                    undrained: stat.undrained,
+                    undrained: file.count_undrained().unwrap_or(stat.undrained),
                     uid: intro.uid,
+                    unlinked: file.is_unlinked(),
+                    damage: if verify { file.damage() } else { Vec::new() },
                 })
             })
             .collect();

@@ -178,6 +178,12 @@ impl Store {
         crate::maintain::checkpoint(&self.shared)
     }
 
+    /// One turn of maintenance here and now, however full the store is: idle segments are let
+    /// go, the checkpoint moves, and one segment is compacted if that is worth it.
+    pub fn tidy(&self) -> Result<()> {
+        crate::maintain::tidy(&self.shared)
+    }
+
     /// Runs merges, checkpoints, reclaim and compaction until [`Store::close`], on one thread.
     pub fn start_maintenance(&self) -> Result<()> {
         crate::maintain::start(&self.shared)

@@ -2,7 +2,7 @@
 //!
 //! Takes the store's lock like a mount does, replays the log and writes everything undrained into
 //! the files below, each as its owner. It can be interrupted and started again at any time. With
-//! `--dry-run` every undrained byte is read and checked and none is moved.
+//! `--dry-run` every undrained byte is read and checked; nothing is written, not even to the store.
 
 use crate::args::RecoverArgs;
 use crate::checks;
@@ -14,10 +14,7 @@ use crate::settings::INDEX_MEMORY;
 use crate::units;
 use flusher::{Flusher, Policy, Selection, Settings};
 use layout_index::superblock::Superblock;
-use layout_index::{
-    ByteRange, File, Plan, RealDisk, RecoveryReport, Source, SpaceOptions, Store, StoreError,
-    StoreOptions,
-};
+use layout_index::{File, RealDisk, RecoveryReport, SpaceOptions, Store, StoreError, StoreOptions};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +45,19 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
     let superblock = Superblock::load(&RealDisk, &dir)
         .map_err(failed)?
         .ok_or_else(|| Failure::usage(format!("{} is not a Forebay store", dir.display())))?;
+    if superblock.backing != backing_path {
+        return Err(Failure::usage(format!(
+            "store {} belongs to {}, not to {}",
+            dir.display(),
+            superblock.backing.display(),
+            backing_path.display()
+        )));
+    }
+    if args.dry_run {
+        let report = verify(&dir, backing_path)?;
+        show(args, &report)?;
+        return Ok(code(&report));
+    }
     let backing = wiring::open_backing(&backing_path)?;
     let options = StoreOptions {
         dir: dir.clone(),
@@ -61,17 +71,13 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         store: dir,
         backing: backing_path,
         node: superblock.node,
-        dry_run: args.dry_run,
+        dry_run: false,
         damaged: !recovery.damaged.is_empty(),
         problems: recovery.damaged.clone(),
         recovery,
         ..Report::default()
     };
-    if args.dry_run {
-        verify(&store, &mut report);
-    } else {
-        drain(&store, wiring::Bare(backing), &mut report)?;
-    }
+    drain(&store, wiring::Bare(backing), &mut report)?;
     store.close().map_err(failed)?;
     show(args, &report)?;
     Ok(code(&report))
@@ -116,63 +122,38 @@ fn drain(store: &Arc<Store>, bare: wiring::Bare, report: &mut Report) -> Result<
     report.left_bytes = undrained(&left);
     report.salvaged_files = before.len() - left.len().min(before.len());
     report.salvaged_bytes = bytes - report.left_bytes.min(bytes);
-    report.damaged |= left.iter().any(|f| !damage(f).is_empty());
+    report.damaged |= left.iter().any(|f| !f.damage().is_empty());
     report
         .problems
         .extend(left.iter().filter_map(|f| f.error()).map(|e| e.message));
     Ok(())
 }
 
-fn verify(store: &Store, report: &mut Report) {
-    for file in files(store) {
-        let bytes = file.stat().map_or(0, |s| s.undrained);
-        let problems = damage(&file);
-        if problems.is_empty() {
+/// What would be salvaged: the store is only looked at.
+fn verify(dir: &Path, backing: PathBuf) -> Result<Report> {
+    let seen = Store::inspect(dir, true).map_err(|e| Failure::failed(e.to_string()))?;
+    let mut report = Report {
+        store: dir.to_path_buf(),
+        backing,
+        node: seen.node,
+        dry_run: true,
+        damaged: !seen.report.damaged.is_empty(),
+        problems: seen.report.damaged.clone(),
+        recovery: seen.report,
+        ..Report::default()
+    };
+    for file in seen.files.into_iter().filter(|f| !f.unlinked) {
+        if file.damage.is_empty() {
             report.salvaged_files += 1;
-            report.salvaged_bytes += bytes;
+            report.salvaged_bytes += file.undrained;
         } else {
             report.damaged = true;
             report.left_files += 1;
-            report.left_bytes += bytes;
-            report.problems.extend(problems);
+            report.left_bytes += file.undrained;
+            report.problems.extend(file.damage);
         }
     }
-}
-
-/// Reads everything the log has of a file.
-fn damage(file: &File) -> Vec<String> {
-    const WINDOW: u64 = 64 << 20;
-    let mut problems = Vec::new();
-    let mut buffer = Vec::new();
-    let size = file.stat().map_or(0, |s| s.size);
-    let mut at = 0;
-    while at < size {
-        let end = size.min(at + WINDOW);
-        let pieces = match file.plan(ByteRange::new(at, end)) {
-            Ok(plan) => plan.pieces,
-            Err(e) => {
-                problems.push(e.to_string());
-                Vec::new()
-            }
-        };
-        for piece in pieces
-            .into_iter()
-            .filter(|p| matches!(p.source, Source::Log(_)))
-        {
-            let range = piece.range;
-            buffer.resize(range.len() as usize, 0);
-            let one = Plan {
-                range,
-                size,
-                pieces: vec![piece],
-            };
-            if let Err(e) = file.read(&one, &mut buffer, None) {
-                problems.push(e.to_string());
-            }
-        }
-        at = end;
-    }
-    problems
+    Ok(report)
 }
 
 fn code(report: &Report) -> Code {

@@ -124,12 +124,31 @@ impl Simulation {
                 self.rename(vec![(from.clone(), None), (to.clone(), node)]);
             }
             Event::SyncDir { path } => self.sync_dir(path),
-            Event::Write { inode, offset, data } => {
-                self.change(*inode, Change::Write { offset: *offset, data: data.clone() });
+            Event::Write {
+                inode,
+                offset,
+                data,
+            } => {
+                self.change(
+                    *inode,
+                    Change::Write {
+                        offset: *offset,
+                        data: data.clone(),
+                    },
+                );
             }
             Event::SetLen { inode, len } => self.change(*inode, Change::Len(*len)),
-            Event::Allocate { inode, mode, offset, len } => {
-                let change = Change::Allocate { mode: *mode, offset: *offset, len: *len };
+            Event::Allocate {
+                inode,
+                mode,
+                offset,
+                len,
+            } => {
+                let change = Change::Allocate {
+                    mode: *mode,
+                    offset: *offset,
+                    len: *len,
+                };
                 self.change(*inode, change);
             }
             Event::Sync { inode } => {
@@ -239,7 +258,11 @@ fn apply_names(names: &mut Names, change: &NameChange) {
 }
 
 fn write_sparse(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
     let zeros = [0u8; 4096];
     let mut end = bytes.len();
     while end >= zeros.len() && bytes[end - zeros.len()..end] == zeros {

@@ -27,14 +27,22 @@ use std::path::Path;
 /// what was synced by the rules, not by the machine.
 pub fn scratch() -> std::io::Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
-    let builder = tempfile::Builder::new().prefix("forebay-crash-").to_owned();
-    if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() }
+    let place = if memory.is_dir() {
+        memory.into()
+    } else {
+        std::env::temp_dir()
+    };
+    tempfile::Builder::new()
+        .prefix("forebay-crash-")
+        .tempdir_in(place)
 }
 
 /// A number from the environment, or what is usual.
 pub fn setting(name: &str, usual: u64) -> u64 {
     match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => usual,
     }
 }

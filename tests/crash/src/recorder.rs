@@ -18,15 +18,41 @@ pub type Inode = usize;
 /// One call that changed something or made something durable. Paths are below the root.
 #[derive(Clone, Debug)]
 pub enum Event {
-    CreateDir { path: PathBuf },
-    Create { path: PathBuf, inode: Inode },
-    Write { inode: Inode, offset: u64, data: Arc<[u8]> },
-    Allocate { inode: Inode, mode: i32, offset: u64, len: u64 },
-    SetLen { inode: Inode, len: u64 },
-    Sync { inode: Inode },
-    Remove { path: PathBuf },
-    Rename { from: PathBuf, to: PathBuf },
-    SyncDir { path: PathBuf },
+    CreateDir {
+        path: PathBuf,
+    },
+    Create {
+        path: PathBuf,
+        inode: Inode,
+    },
+    Write {
+        inode: Inode,
+        offset: u64,
+        data: Arc<[u8]>,
+    },
+    Allocate {
+        inode: Inode,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    },
+    SetLen {
+        inode: Inode,
+        len: u64,
+    },
+    Sync {
+        inode: Inode,
+    },
+    Remove {
+        path: PathBuf,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    SyncDir {
+        path: PathBuf,
+    },
 }
 
 /// The index as it was on the disk from (before) event `from` on.
@@ -81,7 +107,10 @@ impl Recorder {
 
     pub fn finish(&self) -> Recording {
         let tape = self.0.tape.lock();
-        Recording { events: tape.events.clone(), indexes: tape.indexes.clone() }
+        Recording {
+            events: tape.events.clone(),
+            indexes: tape.indexes.clone(),
+        }
     }
 }
 
@@ -108,7 +137,9 @@ impl Inner {
 
     fn look_at_index(&self, tape: &mut Tape) {
         let index = self.root.join("store/index");
-        let Some(mut seen) = listing(&index) else { return };
+        let Some(mut seen) = listing(&index) else {
+            return;
+        };
         if seen == tape.index_seen {
             return;
         }
@@ -128,13 +159,17 @@ impl Inner {
             fs::remove_dir_all(&copy).expect("remove a half copy of the index");
         }
         tape.index_seen = seen;
-        tape.indexes.push(IndexCopy { from: tape.events.len(), path: copy });
+        tape.indexes.push(IndexCopy {
+            from: tape.events.len(),
+            path: copy,
+        });
     }
 }
 
 /// RocksDB's own log and lock say nothing about its contents.
 fn is_content(name: &Path) -> bool {
-    name.to_str().is_some_and(|n| !n.starts_with("LOG") && n != "LOCK")
+    name.to_str()
+        .is_some_and(|n| !n.starts_with("LOG") && n != "LOCK")
 }
 
 fn listing(dir: &Path) -> Option<Vec<(PathBuf, u64)>> {
@@ -150,7 +185,10 @@ fn listing(dir: &Path) -> Option<Vec<(PathBuf, u64)>> {
     }
     names.sort();
     // A database that is just being made is none yet.
-    names.iter().any(|(n, _)| n.as_os_str() == "CURRENT").then_some(names)
+    names
+        .iter()
+        .any(|(n, _)| n.as_os_str() == "CURRENT")
+        .then_some(names)
 }
 
 /// Tables never change once written and are linked, the rest is copied.
@@ -191,14 +229,22 @@ impl Disk for Recorder {
                 Event::Create { path, inode: made }
             },
         )?;
-        Ok(Arc::new(RecordedFile { inner: self.0.clone(), inode: made, real }))
+        Ok(Arc::new(RecordedFile {
+            inner: self.0.clone(),
+            inode: made,
+            real,
+        }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let real = RealDisk.open(path)?;
         let tape = self.0.tape.lock();
         let inode = tape.names[&self.0.relative(path)];
-        Ok(Arc::new(RecordedFile { inner: self.0.clone(), inode, real }))
+        Ok(Arc::new(RecordedFile {
+            inner: self.0.clone(),
+            inode,
+            real,
+        }))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -227,14 +273,21 @@ impl Disk for Recorder {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.0.record(
             || RealDisk.create_dir(path),
-            |_| Event::CreateDir { path: self.0.relative(path) },
+            |_| Event::CreateDir {
+                path: self.0.relative(path),
+            },
         )
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         // The parent of the tree is not part of the image.
         if path.starts_with(&self.0.root) {
-            self.0.record(|| Ok(()), |_| Event::SyncDir { path: self.0.relative(path) })?;
+            self.0.record(
+                || Ok(()),
+                |_| Event::SyncDir {
+                    path: self.0.relative(path),
+                },
+            )?;
         }
         Ok(())
     }
@@ -254,7 +307,11 @@ impl DiskFile for RecordedFile {
             || self.real.write_at(bufs, offset),
             |_| {
                 let data: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-                Event::Write { inode: self.inode, offset, data: data.into() }
+                Event::Write {
+                    inode: self.inode,
+                    offset,
+                    data: data.into(),
+                }
             },
         )
     }
@@ -265,22 +322,33 @@ impl DiskFile for RecordedFile {
 
     fn sync(&self) -> io::Result<()> {
         // Noted, not done: the image is built from the notes.
-        self.inner.record(|| Ok(()), |_| Event::Sync { inode: self.inode })
+        self.inner
+            .record(|| Ok(()), |_| Event::Sync { inode: self.inode })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner
-            .record(|| self.real.set_len(len), |_| Event::SetLen { inode: self.inode, len })
+        self.inner.record(
+            || self.real.set_len(len),
+            |_| Event::SetLen {
+                inode: self.inode,
+                len,
+            },
+        )
     }
 
-    fn len(&self) -> io::Result<u64> {
-        self.real.len()
+    fn size(&self) -> io::Result<u64> {
+        self.real.size()
     }
 
     fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {
         self.inner.record(
             || self.real.allocate(mode, offset, len),
-            |_| Event::Allocate { inode: self.inode, mode, offset, len },
+            |_| Event::Allocate {
+                inode: self.inode,
+                mode,
+                offset,
+                len,
+            },
         )
     }
 

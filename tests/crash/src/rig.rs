@@ -1,0 +1,388 @@
+//! A store with a few files on some disk, driven as the overlay drives it, with a history of each
+//! file beside it.
+
+use crate::drain;
+use crate::history::{Effect, History};
+use layout_index::{
+    ByteRange, Disk, DiskFile, File, FileId, Intro, RecoveryReport, Result, SpaceOptions, Store,
+    StoreError, StoreOptions, Timestamp,
+};
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The moment, for histories. Anything that never goes back will do.
+pub type Clock = Arc<dyn Fn() -> usize + Send + Sync>;
+
+pub struct Slot {
+    pub id: FileId,
+    pub canonical: Arc<dyn DiskFile>,
+    pub history: History,
+    file: Option<Arc<File>>,
+    /// This daemon has synced the canonical file at least once, as the overlay does.
+    synced: bool,
+    /// The canonical file holds bytes or a size that no sync covered and the log does not have.
+    canonical_dirty: bool,
+    /// Unlinked, but open.
+    unlinked: bool,
+}
+
+pub struct Rig {
+    root: PathBuf,
+    disk: Arc<dyn Disk>,
+    clock: Clock,
+    store: Option<Arc<Store>>,
+    pub slots: Vec<Slot>,
+    /// Files whose last name and handle went.
+    pub gone: Vec<Slot>,
+    next_ino: u64,
+    next_data: u64,
+}
+
+pub const CAPACITY: u64 = 14 << 20;
+
+pub fn options(root: &Path) -> StoreOptions {
+    StoreOptions {
+        dir: root.join("store"),
+        node: "n0".into(),
+        backing: "/backing".into(),
+        index_memory: 4 << 20,
+        space: SpaceOptions {
+            capacity: Some(CAPACITY),
+            segment: Some(1 << 20),
+            user_share: 1.0,
+            ..SpaceOptions::default()
+        },
+    }
+}
+
+pub fn canonical_path(root: &Path, id: FileId) -> PathBuf {
+    root.join("canon").join(id.ino.to_string())
+}
+
+impl Rig {
+    /// Makes `files` canonical files, every second one with something in it, and opens the store.
+    pub fn new(root: &Path, disk: Arc<dyn Disk>, clock: Clock, files: usize) -> Result<Rig> {
+        let mut rig = Rig {
+            root: root.into(),
+            disk,
+            clock,
+            store: None,
+            slots: Vec::new(),
+            gone: Vec::new(),
+            next_ino: 1,
+            next_data: 1,
+        };
+        let dir = root.join("canon");
+        rig.disk
+            .create_dir(&dir)
+            .map_err(|e| StoreError::io("create", &dir, e))?;
+        rig.disk
+            .sync_dir(root)
+            .map_err(|e| StoreError::io("sync", root, e))?;
+        for n in 0..files {
+            let slot = rig.new_file(if n % 2 == 0 { 200_000 } else { 0 })?;
+            rig.slots.push(slot);
+        }
+        rig.open()?;
+        Ok(rig)
+    }
+
+    fn now(&self) -> usize {
+        (self.clock)()
+    }
+
+    fn new_file(&mut self, len: usize) -> Result<Slot> {
+        let id = FileId {
+            ino: self.next_ino,
+            birth: 1,
+        };
+        self.next_ino += 1;
+        let base = self.data(len);
+        let path = canonical_path(&self.root, id);
+        let make = || {
+            let file = self.disk.create(&path)?;
+            file.write_at(&[IoSlice::new(&base)], 0)?;
+            file.sync()?;
+            self.disk.sync_dir(&self.root.join("canon"))?;
+            Ok(file)
+        };
+        let canonical = make().map_err(|e| StoreError::io("make", &path, e))?;
+        Ok(Slot {
+            id,
+            canonical,
+            history: History::new(base.to_vec()),
+            file: self.store.as_ref().map(|store| store.file(id)),
+            synced: false,
+            canonical_dirty: false,
+            unlinked: false,
+        })
+    }
+
+    /// Bytes that were never written before; none is zero.
+    fn data(&mut self, len: usize) -> Arc<[u8]> {
+        self.next_data += 1;
+        let mut state = self.next_data.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            bytes.extend((state | 0x0101_0101_0101_0101).to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes.into()
+    }
+
+    fn open(&mut self) -> Result<RecoveryReport> {
+        let (store, report) = Store::open(options(&self.root), self.disk.clone())?;
+        for slot in &mut self.slots {
+            slot.file = Some(store.file(slot.id));
+            slot.synced = false;
+        }
+        self.store = Some(store);
+        Ok(report)
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        self.store.as_ref().expect("the store is open")
+    }
+
+    pub fn file(&self, n: usize) -> Arc<File> {
+        self.slots[n].file.clone().expect("the store is open")
+    }
+
+    /// Notes an operation's beginning and, if it succeeds, its end.
+    fn note(
+        &mut self,
+        n: usize,
+        effect: Effect,
+        act: impl FnOnce(&mut Rig) -> Result<()>,
+    ) -> Result<()> {
+        let begun = self.now();
+        let begun = self.slots[n].history.begin(begun, effect);
+        let result = act(self);
+        let now = self.now();
+        let mtime = self.file(n).stat().map(|s| s.mtime.0);
+        let history = &mut self.slots[n].history;
+        if result.is_ok() {
+            history.done(begun, now);
+        }
+        history.note_mtime(now, mtime);
+        result
+    }
+
+    fn begin(&self, n: usize) -> Result<()> {
+        let file = self.file(n);
+        let exclusive = file.exclusive();
+        if !exclusive.is_clean() {
+            return Ok(());
+        }
+        let len = self.slots[n].canonical.size();
+        exclusive.begin(Intro {
+            size: len.map_err(|e| StoreError::io("stat", "canonical", e))?,
+            mtime: Timestamp(1),
+            uid: 1,
+            gid: 1,
+            handle: vec![],
+            path: self.slots[n].id.to_string().into_bytes(),
+        })
+    }
+
+    /// As the overlay: into the log, or through to the canonical file when the log cannot.
+    pub fn write(&mut self, n: usize, lane: u64, offset: u64, len: u64) -> Result<()> {
+        let data = self.data(len as usize);
+        let effect = Effect::Write {
+            offset,
+            data: data.clone(),
+        };
+        self.note(n, effect, |rig| {
+            let file = rig.file(n);
+            let full = |e: &StoreError| matches!(e, StoreError::Full | StoreError::Failed { .. });
+            let absorbed = match file.try_write(lane, offset, &data) {
+                Err(StoreError::Clean) => rig
+                    .begin(n)
+                    .and_then(|()| file.try_write(lane, offset, &data)),
+                other => other,
+            };
+            match absorbed {
+                Err(e) if full(&e) => rig.write_through(n, offset, &data),
+                other => other,
+            }
+        })
+    }
+
+    pub fn through(&mut self, n: usize, offset: u64, len: u64) -> Result<()> {
+        let data = self.data(len as usize);
+        let effect = Effect::Write {
+            offset,
+            data: data.clone(),
+        };
+        self.note(n, effect, |rig| rig.write_through(n, offset, &data))
+    }
+
+    fn write_through(&mut self, n: usize, offset: u64, data: &[u8]) -> Result<()> {
+        let slot = &mut self.slots[n];
+        slot.canonical_dirty = true;
+        let file = slot.file.as_ref().expect("the store is open");
+        file.write_through(&*slot.canonical, offset, data)
+    }
+
+    pub fn truncate(&mut self, n: usize, size: u64) -> Result<()> {
+        self.note(n, Effect::Truncate { size }, |rig| {
+            let file = rig.file(n);
+            let slot = &mut rig.slots[n];
+            let exclusive = file.exclusive();
+            match exclusive.truncate(size, Timestamp(size + 1)) {
+                Err(StoreError::Clean) => {
+                    slot.canonical_dirty = true;
+                    let cut = slot.canonical.set_len(size);
+                    cut.map_err(|e| StoreError::io("truncate", "canonical", e))
+                }
+                other => other,
+            }
+        })
+    }
+
+    pub fn zero(&mut self, n: usize, range: ByteRange, grow: bool) -> Result<()> {
+        self.begin(n)?;
+        let effect = Effect::Zero {
+            start: range.start,
+            end: range.end,
+            grow,
+        };
+        self.note(n, effect, |rig| {
+            let file = rig.file(n);
+            let exclusive = file.exclusive();
+            exclusive.zero(range, grow, Timestamp(range.start + 2))
+        })
+    }
+
+    /// As the overlay's fdatasync.
+    pub fn fsync(&mut self, n: usize) -> Result<()> {
+        let file = self.file(n);
+        file.sync()?;
+        let through = file.canonical_unsynced();
+        let slot = &mut self.slots[n];
+        if through || !slot.synced || file.is_clean() {
+            if let Err(e) = slot.canonical.sync() {
+                if through {
+                    file.canonical_sync_failed();
+                }
+                return Err(StoreError::io("sync", "canonical", e));
+            }
+            slot.synced = true;
+        }
+        slot.canonical_dirty = false;
+        self.log_synced();
+        Ok(())
+    }
+
+    /// The log is durable; so is every file that has nothing beside it.
+    fn log_synced(&mut self) {
+        let now = self.now();
+        for slot in self.slots.iter_mut().filter(|slot| !slot.canonical_dirty) {
+            slot.history.synced(now);
+        }
+    }
+
+    pub fn sync(&mut self) -> Result<()> {
+        self.store().sync()?;
+        self.log_synced();
+        Ok(())
+    }
+
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.store().checkpoint()?;
+        self.log_synced();
+        Ok(())
+    }
+
+    pub fn tidy(&mut self) -> Result<()> {
+        self.store().tidy()
+    }
+
+    /// Drains up to `max` stripes; with `late`, a write hits one between its copy and the word
+    /// that it is drained.
+    pub fn drain(&mut self, n: usize, max: usize, late: Option<(u64, u64)>) -> Result<()> {
+        let (file, canonical) = (self.file(n), self.slots[n].canonical.clone());
+        if file.is_unlinked() {
+            return Ok(());
+        }
+        let drained = drain::pass(&file, &*canonical, max, |done| {
+            let Some((shift, len)) = late else {
+                return Ok(());
+            };
+            let Some(first) = done.first() else {
+                return Ok(());
+            };
+            let offset = first.range.start + shift % first.range.len();
+            self.write(n, shift, offset, len)
+        });
+        match drained {
+            Err(StoreError::Clean) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub fn drain_all(&mut self, n: usize) -> Result<()> {
+        let file = self.file(n);
+        if file.is_unlinked() {
+            return Ok(());
+        }
+        drain::all(&file, &*self.slots[n].canonical)
+    }
+
+    pub fn unlink(&mut self, n: usize) -> Result<()> {
+        self.slots[n].unlinked = true;
+        self.note(n, Effect::Unlink, |rig| rig.file(n).mark_unlinked())
+    }
+
+    /// The last handle of an unlinked file goes; a new file takes its place.
+    pub fn discard(&mut self, n: usize) -> Result<()> {
+        self.note(n, Effect::Discard, |rig| rig.file(n).discard())?;
+        let new = self.new_file(0)?;
+        let mut old = std::mem::replace(&mut self.slots[n], new);
+        old.file = None;
+        self.gone.push(old);
+        Ok(())
+    }
+
+    pub fn is_unlinked(&self, n: usize) -> bool {
+        self.slots[n].unlinked
+    }
+
+    /// The daemon is gone from one moment to the next.
+    pub fn kill(&mut self) {
+        for slot in &mut self.slots {
+            slot.file = None;
+        }
+        self.store = None;
+    }
+
+    pub fn kill_and_open(&mut self) -> Result<RecoveryReport> {
+        self.kill();
+        self.open()
+    }
+
+    pub fn close_and_open(&mut self) -> Result<RecoveryReport> {
+        let closed = self.store().close();
+        self.kill();
+        closed?;
+        self.open()
+    }
+
+    /// Compares every file with its history.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        for slot in &self.slots {
+            let file = slot.file.as_ref().expect("the store is open");
+            let seen = drain::content(file, &*slot.canonical)
+                .map_err(|e| format!("file {}: reading failed: {e}", slot.id))?;
+            slot.history
+                .killed(usize::MAX)
+                .check(&seen)
+                .map_err(|why| format!("file {}: {why}", slot.id))?;
+        }
+        Ok(())
+    }
+}

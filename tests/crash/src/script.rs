@@ -1,0 +1,208 @@
+//! The workload: operations drawn from a seed, alike on every run.
+
+use crate::rig::Rig;
+use layout_index::{ByteRange, Result};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Files stay below this size.
+const SPACE: u64 = 640 * 1024;
+
+/// One step of the script, for messages and for doing it.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Small writes one after the other, which share units.
+    Chain {
+        n: usize,
+        lane: u64,
+        offset: u64,
+        len: u64,
+        count: u64,
+    },
+    /// Pieces with gaps between them, as one rank of an interleaved job writes.
+    Strided {
+        n: usize,
+        lane: u64,
+        offset: u64,
+        len: u64,
+        count: u64,
+    },
+    Write {
+        n: usize,
+        lane: u64,
+        offset: u64,
+        len: u64,
+    },
+    Through {
+        n: usize,
+        offset: u64,
+        len: u64,
+    },
+    Truncate {
+        n: usize,
+        size: u64,
+    },
+    Zero {
+        n: usize,
+        range: ByteRange,
+        grow: bool,
+    },
+    Fsync {
+        n: usize,
+    },
+    Sync,
+    Checkpoint,
+    Tidy,
+    Drain {
+        n: usize,
+        max: usize,
+        late: Option<(u64, u64)>,
+    },
+    DrainAll {
+        n: usize,
+    },
+    Unlink {
+        n: usize,
+    },
+    Kill,
+    Reopen,
+}
+
+#[derive(Debug)]
+pub struct Script {
+    rng: StdRng,
+    files: usize,
+}
+
+impl Script {
+    pub fn new(seed: u64, files: usize) -> Script {
+        Script {
+            rng: StdRng::seed_from_u64(seed),
+            files,
+        }
+    }
+
+    pub fn draw(&mut self) -> Step {
+        let rng = &mut self.rng;
+        let n = rng.random_range(0..self.files);
+        let lane = rng.random_range(0..4);
+        let offset = rng.random_range(0..SPACE - 1);
+        let upto = |rng: &mut StdRng, max: u64| rng.random_range(1..=max.min(SPACE - offset));
+        match rng.random_range(0..100) {
+            0..10 => {
+                let (len, count) = (upto(rng, 2000), rng.random_range(2..6));
+                Step::Chain {
+                    n,
+                    lane,
+                    offset,
+                    len,
+                    count,
+                }
+            }
+            10..20 => {
+                let (len, count) = (upto(rng, 9000), rng.random_range(2..5));
+                Step::Strided {
+                    n,
+                    lane,
+                    offset,
+                    len,
+                    count,
+                }
+            }
+            20..30 => Step::Write {
+                n,
+                lane,
+                offset,
+                len: upto(rng, 60_000),
+            },
+            30..36 => Step::Write {
+                n,
+                lane,
+                offset,
+                len: upto(rng, 400_000),
+            },
+            36..42 => Step::Through {
+                n,
+                offset,
+                len: upto(rng, 20_000),
+            },
+            42..49 => Step::Truncate { n, size: offset },
+            49..54 => {
+                let range = ByteRange::new(offset, offset + upto(rng, 100_000));
+                Step::Zero {
+                    n,
+                    range,
+                    grow: rng.random_bool(0.5),
+                }
+            }
+            54..66 => Step::Fsync { n },
+            66..69 => Step::Sync,
+            69..74 => Step::Checkpoint,
+            74..78 => Step::Tidy,
+            78..89 => {
+                let late = rng
+                    .random_bool(0.5)
+                    .then(|| (rng.random_range(0..SPACE), rng.random_range(1..3000)));
+                Step::Drain {
+                    n,
+                    max: rng.random_range(1..6),
+                    late,
+                }
+            }
+            89..93 => Step::DrainAll { n },
+            93..95 => Step::Unlink { n },
+            95..98 => Step::Kill,
+            _ => Step::Reopen,
+        }
+    }
+}
+
+impl Step {
+    pub fn run(&self, rig: &mut Rig) -> Result<()> {
+        match *self {
+            Step::Chain {
+                n,
+                lane,
+                offset,
+                len,
+                count,
+            } => {
+                for i in 0..count {
+                    rig.write(n, lane, offset + i * len, len)?;
+                }
+                Ok(())
+            }
+            Step::Strided {
+                n,
+                lane,
+                offset,
+                len,
+                count,
+            } => {
+                for i in 0..count {
+                    rig.write(n, lane, offset + i * 3 * len, len)?;
+                }
+                Ok(())
+            }
+            Step::Write {
+                n,
+                lane,
+                offset,
+                len,
+            } => rig.write(n, lane, offset, len),
+            Step::Through { n, offset, len } => rig.through(n, offset, len),
+            Step::Truncate { n, size } => rig.truncate(n, size),
+            Step::Zero { n, range, grow } => rig.zero(n, range, grow),
+            Step::Fsync { n } => rig.fsync(n),
+            Step::Sync => rig.sync(),
+            Step::Checkpoint => rig.checkpoint(),
+            Step::Tidy => rig.tidy(),
+            Step::Drain { n, max, late } => rig.drain(n, max, late),
+            Step::DrainAll { n } => rig.drain_all(n),
+            Step::Unlink { n } if rig.is_unlinked(n) => rig.discard(n),
+            Step::Unlink { n } => rig.unlink(n),
+            Step::Kill => rig.kill_and_open().map(|_| ()),
+            Step::Reopen => rig.close_and_open().map(|_| ()),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Opens an image as the next daemon would and holds it against the histories.
+
+use crate::drain;
+use crate::history::Expected;
+use crate::image::Loss;
+use crate::rig::{Slot, canonical_path, options};
+use layout_index::{Disk, DiskFile, File, RealDisk, Store};
+use std::path::Path;
+use std::sync::Arc;
+
+struct Seen {
+    file: Arc<File>,
+    canonical: Arc<dyn DiskFile>,
+    content: Vec<u8>,
+}
+
+/// How much is done with an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Recover, compare, drain, compare, reopen.
+    Once,
+    /// The same with a checkpoint and a second crash after the first comparison.
+    Twice,
+}
+
+/// Recovers the store below `root`, compares every file with what `expected` allows, drains it
+/// and compares again. Says what is wrong in one sentence.
+pub fn image<'a>(
+    root: &Path,
+    loss: Loss,
+    depth: Depth,
+    slots: impl Iterator<Item = &'a Slot> + Clone,
+    expected: impl Fn(&'a Slot) -> Expected<'a>,
+) -> Result<(), String> {
+    let store = open(root, loss)?;
+    let mut seen = Vec::new();
+    for slot in slots.clone() {
+        // Made later than the cut: no such file yet.
+        let path = canonical_path(root, slot.id);
+        if !path.exists() {
+            continue;
+        }
+        let canonical = RealDisk
+            .open(&path)
+            .map_err(|e| format!("{}: {e}", path.display()))?;
+        let file = store.file(slot.id);
+        let found = compare(&file, &*canonical, loss, &expected(slot))
+            .map_err(|why| format!("file {}: {why}", slot.id))?;
+        seen.push(Seen {
+            file,
+            canonical,
+            content: found,
+        });
+    }
+    let (store, seen) = match depth {
+        Depth::Once => (store, seen),
+        Depth::Twice => second_crash(root, loss, store, seen)?,
+    };
+    for file in &seen {
+        drain_one(file).map_err(|why| format!("file {}: {why}", file.file.id()))?;
+    }
+    drop(seen);
+    settle(&store)?;
+    drop(store);
+    reopen_clean(root)
+}
+
+fn open(root: &Path, loss: Loss) -> Result<Arc<Store>, String> {
+    let (store, report) = Store::open(options(root), Arc::new(RealDisk))
+        .map_err(|e| format!("the store does not open: {e}"))?;
+    if !report.damaged.is_empty() {
+        return Err(format!("damage is reported: {}", report.damaged.join("; ")));
+    }
+    if loss == Loss::Killed && report.torn > 0 {
+        return Err(format!(
+            "{} records are torn though no power was lost",
+            report.torn
+        ));
+    }
+    Ok(store)
+}
+
+fn compare(
+    file: &File,
+    canonical: &dyn DiskFile,
+    loss: Loss,
+    expected: &Expected<'_>,
+) -> Result<Vec<u8>, String> {
+    let content = drain::content(file, canonical).map_err(|e| format!("reading failed: {e}"))?;
+    if expected.discarded() == Some(true) && !file.is_clean() {
+        return Err("discarded data is back".into());
+    }
+    if expected.discarded().is_some() {
+        return Ok(content);
+    }
+    if expected.unlinked() == Some(true) && !file.is_clean() && !file.is_unlinked() {
+        return Err("an unlinked file is back".into());
+    }
+    if expected.unlinked().is_none() && file.is_unlinked() {
+        return Err("a file is taken for unlinked".into());
+    }
+    expected.check(&content)?;
+    let mtime = file.stat().map(|s| s.mtime.0);
+    if let (Loss::Killed, Some(was), Some(is)) = (loss, expected.mtime, mtime) {
+        if was != is {
+            return Err(format!("its time was {was} and is {is}"));
+        }
+    }
+    Ok(content)
+}
+
+/// The recovered store moves its checkpoint and is killed again: nothing may change.
+fn second_crash(
+    root: &Path,
+    loss: Loss,
+    store: Arc<Store>,
+    seen: Vec<Seen>,
+) -> Result<(Arc<Store>, Vec<Seen>), String> {
+    store
+        .checkpoint()
+        .map_err(|e| format!("checkpoint after recovery: {e}"))?;
+    // Every file holds the store's insides: all go before the directory can be opened again.
+    let kept: Vec<_> = seen
+        .into_iter()
+        .map(|s| {
+            (
+                s.file.id(),
+                s.file.is_clean(),
+                s.file.is_unlinked(),
+                s.canonical,
+                s.content,
+            )
+        })
+        .collect();
+    drop(store);
+    let store = open(root, loss)?;
+    let mut seen = Vec::new();
+    for (id, clean, unlinked, canonical, content) in kept {
+        let file = store.file(id);
+        if (file.is_clean(), file.is_unlinked()) != (clean, unlinked) {
+            return Err(format!("file {id}: another state after a second crash"));
+        }
+        let again = drain::content(&file, &*canonical)
+            .map_err(|e| format!("file {id}: reading after a second crash failed: {e}"))?;
+        if again != content {
+            return Err(format!("file {id}: other contents after a second crash"));
+        }
+        seen.push(Seen {
+            file,
+            canonical,
+            content,
+        });
+    }
+    Ok((store, seen))
+}
+
+fn drain_one(seen: &Seen) -> Result<(), String> {
+    if seen.file.is_unlinked() {
+        return seen.file.discard().map_err(|e| format!("discard: {e}"));
+    }
+    drain::all(&seen.file, &*seen.canonical).map_err(|e| format!("drain: {e}"))?;
+    let after = drain::canonical_content(&seen.file, &*seen.canonical)
+        .map_err(|e| format!("reading the canonical file: {e}"))?;
+    if after != seen.content {
+        let at = after.iter().zip(&seen.content).position(|(a, b)| a != b);
+        return Err(format!(
+            "the drained file differs from what was read before (sizes {} and {}, first byte {at:?})",
+            after.len(),
+            seen.content.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Nothing is left in the books or the segments of a drained store.
+fn settle(store: &Store) -> Result<(), String> {
+    for _ in 0..2 {
+        store
+            .checkpoint()
+            .map_err(|e| format!("checkpoint of a drained store: {e}"))?;
+    }
+    let (live, undrained) = (store.space().live, store.totals().undrained);
+    if live != 0 || undrained != 0 {
+        return Err(format!(
+            "a drained store has {live} live and {undrained} undrained bytes"
+        ));
+    }
+    Ok(())
+}
+
+fn reopen_clean(root: &Path) -> Result<(), String> {
+    let (_store, report) = Store::open(options(root), Arc::new(RealDisk))
+        .map_err(|e| format!("the drained store does not open: {e}"))?;
+    if report.files != 0 || report.undrained != 0 || !report.damaged.is_empty() {
+        return Err(format!("the drained store opens dirty: {report:?}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Crash images: the store is rebuilt as it may be found after a crash at every write and every
+//! sync of a scripted workload, and recovery serves exactly what the promises allow.
+//!
+//! Promises S4 (the drained file is what was read), S5 (a kill loses nothing acknowledged, a power
+//! failure nothing synced), S6 (nothing is freed before what replaces it is durable).
+//!
+//! `FOREBAY_SEED` replays one workload, `FOREBAY_CUT` one moment of it; `FOREBAY_CUTS` sets how
+//! many moments are tried.
+
+use forebay_crash::image::{Loss, Simulation};
+use forebay_crash::recorder::{Recorder, Recording};
+use forebay_crash::rig::{Rig, Slot};
+use forebay_crash::script::Script;
+use forebay_crash::verify::{self, Depth};
+use forebay_crash::{scratch, setting};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+const FILES: usize = 3;
+const THREADS: usize = 2;
+/// Moments per workload; several short ones vary more than a long one.
+const EVENTS: usize = 260;
+
+struct Run {
+    recording: Recording,
+    slots: Vec<Slot>,
+}
+
+/// Runs the script until it made enough events. Every step is also checked as it happens.
+fn record(seed: u64, root: &Path, copies: &Path, events: usize) -> Run {
+    let recorder = Recorder::new(root, copies);
+    let clock = {
+        let recorder = recorder.clone();
+        Arc::new(move || recorder.now())
+    };
+    let mut rig = Rig::new(root, Arc::new(recorder.clone()), clock, FILES).unwrap();
+    let mut script = Script::new(seed, FILES);
+    let mut step = 0;
+    let verbose = std::env::var_os("FOREBAY_CUT").is_some();
+    while recorder.now() < events {
+        let next = script.draw();
+        if verbose {
+            println!("event {} step {step}: {next:?}", recorder.now());
+        }
+        next.run(&mut rig)
+            .unwrap_or_else(|e| panic!("seed {seed} step {step} {next:?}: {e}"));
+        rig.check()
+            .unwrap_or_else(|e| panic!("seed {seed} step {step} after {next:?}: {e}"));
+        step += 1;
+    }
+    rig.kill();
+    let mut slots = std::mem::take(&mut rig.slots);
+    slots.append(&mut rig.gone);
+    Run {
+        recording: recorder.finish(),
+        slots,
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    cuts: usize,
+    images: usize,
+    failures: Vec<String>,
+}
+
+/// Tries the images of every cut that is this thread's.
+fn try_cuts(run: &Run, seed: u64, thread: usize, dir: &Path, tally: &Mutex<Tally>) {
+    let only = std::env::var("FOREBAY_CUT")
+        .ok()
+        .map(|c| c.parse::<usize>().unwrap());
+    let events = &run.recording.events;
+    let mut disk = Simulation::default();
+    for cut in 0..=events.len() {
+        if cut > 0 {
+            disk.advance(&events[cut - 1]);
+        }
+        if cut % THREADS != thread || only.is_some_and(|o| o != cut) {
+            continue;
+        }
+        let mut images = 0;
+        let mut failures = Vec::new();
+        // The index as of the last flush; and the one before, if that flush may not have been.
+        let known = &run.recording.indexes;
+        let newest = known.iter().rposition(|i| i.from <= cut);
+        let older = newest
+            .filter(|n| known[*n].from == cut)
+            .map(|n| n.checked_sub(1));
+        for index in [Some(newest), older].into_iter().flatten() {
+            for loss in [Loss::Synced, Loss::Torn, Loss::Killed] {
+                let mut rng = StdRng::seed_from_u64(seed ^ (cut as u64) << 20);
+                let root = dir.join(format!("image-{thread}"));
+                let path = index.map(|n| known[n].path.as_path());
+                disk.build(loss, &mut rng, path, &root).unwrap();
+                let depth = if cut % 4 < 2 {
+                    Depth::Twice
+                } else {
+                    Depth::Once
+                };
+                let found = catch_unwind(AssertUnwindSafe(|| {
+                    verify::image(&root, loss, depth, run.slots.iter(), |slot| match loss {
+                        Loss::Killed => slot.history.killed(cut),
+                        _ => slot.history.power_lost(cut),
+                    })
+                }));
+                let found = found.unwrap_or_else(|_| Err("panicked".into()));
+                if let Err(why) = found {
+                    failures.push(format!(
+                        "seed {seed} cut {cut}/{} {loss:?} index {index:?}: {why}",
+                        events.len()
+                    ));
+                }
+                images += 1;
+                std::fs::remove_dir_all(&root).unwrap();
+            }
+        }
+        let mut tally = tally.lock().unwrap();
+        tally.cuts += 1;
+        tally.images += images;
+        tally.failures.append(&mut failures);
+    }
+}
+
+#[test]
+fn recovery_serves_what_the_promises_allow_at_every_cut() {
+    let wanted = setting("FOREBAY_CUTS", 1040) as usize;
+    let first = setting("FOREBAY_SEED", 1);
+    let one = std::env::var_os("FOREBAY_CUT").is_some();
+    let tally = Mutex::new(Tally::default());
+    for n in 0.. {
+        let (cuts, images) = {
+            let t = tally.lock().unwrap();
+            (t.cuts, t.images)
+        };
+        if cuts >= wanted || (one && n > 0) {
+            println!("{cuts} cut points, {images} images");
+            break;
+        }
+        let seed = first + n;
+        let dir = scratch().unwrap();
+        let (root, copies) = (dir.path().join("live"), dir.path().join("copies"));
+        std::fs::create_dir(&root).unwrap();
+        std::fs::create_dir(&copies).unwrap();
+        let run = record(seed, &root, &copies, EVENTS);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (run, dir, tally) = (&run, dir.path(), &tally);
+                scope.spawn(move || try_cuts(run, seed, thread, dir, tally));
+            }
+        });
+    }
+    let tally = tally.into_inner().unwrap();
+    let failed = tally.failures.len();
+    for failure in tally.failures.iter().take(40) {
+        println!("{failure}");
+    }
+    assert_eq!(
+        failed, 0,
+        "of {} images are wrong; the first are above",
+        tally.images
+    );
+}
