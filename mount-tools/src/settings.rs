@@ -111,7 +111,7 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
     let default = flusher::Settings::default();
     let stripe = keys.stripe.map_or(default.stripe, |s| s.0);
     within("stripe", stripe, 4096, 1 << 30)?;
-    if stripe % 4096 != 0 {
+    if !stripe.is_multiple_of(4096) {
         return Err(Failure::usage(format!(
             "stripe = {stripe} is not a multiple of 4096; use for example 1MiB"
         )));

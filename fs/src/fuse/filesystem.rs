@@ -1,31 +1,25 @@
 //! One method for each FUSE request: unpack, call, reply.
 
-use super::convert::{decode_dev, file_attr, file_type, nameless, set_time};
-use super::reply::{reply_attr, reply_empty, reply_entry, reply_xattr};
-use super::{Adapter, backing_id, caller, errno};
-use crate::ops::{Opened, Registrar};
+use super::convert::{decode_dev, set_time};
+use super::reply::{
+    reply_attr, reply_create, reply_empty, reply_entries, reply_entry, reply_names, reply_open,
+    reply_xattr,
+};
+use super::{Adapter, caller, errno};
+use crate::ops::Registrar;
 use crate::types::SetAttr;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
-
-const DIRECT: FopenFlags =
-    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
-
-thread_local! {
-    /// An event loop's read buffer: one for each, so a read does not allocate.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+use std::time::SystemTime;
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -198,15 +192,8 @@ impl Filesystem for Adapter {
         let (caller, passthrough) = (caller(req), self.passthrough);
         self.pool(move |fs| {
             let registrar = passthrough.then_some(&reply as &dyn Registrar);
-            match fs.open(&caller, ino.0, flags.0, registrar) {
-                Ok(Opened { fh, passthrough }) => match passthrough.as_ref().and_then(backing_id) {
-                    Some(id) => {
-                        reply.opened_passthrough(FileHandle(fh), FopenFlags::empty(), id);
-                    }
-                    None => reply.opened(FileHandle(fh), DIRECT),
-                },
-                Err(e) => reply.error(errno("open", ino.0, &e)),
-            }
+            let opened = fs.open(&caller, ino.0, flags.0, registrar);
+            reply_open(reply, ino, opened);
         });
     }
 
@@ -223,20 +210,8 @@ impl Filesystem for Adapter {
         let (caller, name, passthrough) = (caller(req), name.to_owned(), self.passthrough);
         self.pool(move |fs| {
             let registrar = passthrough.then_some(&reply as &dyn Registrar);
-            match fs.create(&caller, parent.0, &name, mode, umask, flags, registrar) {
-                Ok((entry, Opened { fh, passthrough })) => {
-                    let (ttl, attr) = (fs.ttl(), file_attr(&entry.attr));
-                    let (generation, fh) = (Generation(entry.generation), FileHandle(fh));
-                    match passthrough.as_ref().and_then(backing_id) {
-                        Some(id) => {
-                            let flags = FopenFlags::empty();
-                            reply.created_passthrough(&ttl, &attr, generation, fh, flags, id);
-                        }
-                        None => reply.created(&ttl, &attr, generation, fh, DIRECT),
-                    }
-                }
-                Err(e) => reply.error(errno("create", parent.0, &e)),
-            }
+            let created = fs.create(&caller, parent.0, &name, mode, umask, flags, registrar);
+            reply_create(fs, reply, parent, created);
         });
     }
 
@@ -251,30 +226,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let size = size as usize;
-        let handle = match self.overlay.handle(fh.0) {
-            Ok(handle) => handle,
-            Err(e) => return reply.error(errno("read", ino.0, &e)),
-        };
-        let later = BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            match self.overlay.try_read(&handle, offset, &mut buffer[..size]) {
-                Ok(Some(len)) => reply.data(&buffer[..len]),
-                Ok(None) => return Some(reply),
-                Err(e) => reply.error(errno("read", ino.0, &e)),
-            }
-            None
-        });
-        let Some(reply) = later else { return };
-        self.pool(move |fs| {
-            let mut buffer = vec![0; size];
-            match fs.read(&handle, offset, &mut buffer) {
-                Ok(len) => reply.data(&buffer[..len]),
-                Err(e) => reply.error(errno("read", ino.0, &e)),
-            }
-        });
+        self.serve_read(ino, fh, offset, size as usize, reply);
     }
 
     fn write(
@@ -289,22 +241,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let handle = match self.overlay.handle(fh.0) {
-            Ok(handle) => handle,
-            Err(e) => return reply.error(errno("write", ino.0, &e)),
-        };
-        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let durable = flags.0 & libc::O_DSYNC != 0;
-        if !durable && self.overlay.try_write(&handle, offset, data, kill) {
-            return reply.written(data.len() as u32);
-        }
-        let data = data.to_vec();
-        self.pool(
-            move |fs| match fs.write(&handle, offset, &data, kill, durable) {
-                Ok(()) => reply.written(data.len() as u32),
-                Err(e) => reply.error(errno("write", ino.0, &e)),
-            },
-        );
+        self.serve_write(ino, fh, offset, data, write_flags, flags, reply);
     }
 
     fn flush(
@@ -356,19 +293,10 @@ impl Filesystem for Adapter {
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectory,
+        reply: ReplyDirectory,
     ) {
         let caller = caller(req);
-        self.pool(move |fs| {
-            let listed = fs.readdir(&caller, fh.0, offset, &mut |entry| {
-                let name = OsStr::from_bytes(entry.name.to_bytes());
-                reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), name)
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(e) => reply.error(errno("readdir", ino.0, &e)),
-            }
-        });
+        self.pool(move |fs| reply_names(fs, reply, &caller, ino, fh, offset));
     }
 
     fn readdirplus(
@@ -377,36 +305,10 @@ impl Filesystem for Adapter {
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
         let caller = caller(req);
-        self.pool(move |fs| {
-            let listed = fs.readdirplus(&caller, fh.0, offset, &mut |entry, found| {
-                let name = OsStr::from_bytes(entry.name.to_bytes());
-                match found {
-                    Some(found) => reply.add(
-                        INodeNo(found.attr.ino),
-                        entry.next,
-                        name,
-                        &fs.ttl(),
-                        &file_attr(&found.attr),
-                        Generation(found.generation),
-                    ),
-                    None => reply.add(
-                        INodeNo(0),
-                        entry.next,
-                        name,
-                        &Duration::ZERO,
-                        &nameless(entry.ino, entry.kind, entry.name.to_bytes()),
-                        Generation(0),
-                    ),
-                }
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(e) => reply.error(errno("readdirplus", ino.0, &e)),
-            }
-        });
+        self.pool(move |fs| reply_entries(fs, reply, &caller, ino, fh, offset));
     }
 
     fn releasedir(

@@ -26,6 +26,7 @@
 mod convert;
 mod filesystem;
 mod reply;
+mod transfer;
 
 use crate::errno::FsError;
 use crate::ops::{Overlay, Registrar};

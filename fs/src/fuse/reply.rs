@@ -1,11 +1,104 @@
 //! A result of an operation as its reply.
 
-use super::convert::file_attr;
-use super::errno;
+use super::convert::{file_attr, file_type, nameless};
+use super::{backing_id, errno};
 use crate::errno::Result;
-use crate::ops::{Overlay, Xattr};
-use crate::types::{Attr, Entry};
-use fuser::{Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr};
+use crate::ops::{Opened, Overlay, Xattr};
+use crate::types::{Attr, Caller, Entry};
+use fuser::{
+    FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyXattr,
+};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+const DIRECT: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+pub fn reply_open(reply: ReplyOpen, ino: INodeNo, opened: Result<Opened>) {
+    let Opened { fh, passthrough } = match opened {
+        Ok(opened) => opened,
+        Err(e) => return reply.error(errno("open", ino.0, &e)),
+    };
+    match passthrough.as_ref().and_then(backing_id) {
+        Some(id) => reply.opened_passthrough(FileHandle(fh), FopenFlags::empty(), id),
+        None => reply.opened(FileHandle(fh), DIRECT),
+    }
+}
+
+pub fn reply_create(
+    overlay: &Overlay,
+    reply: ReplyCreate,
+    parent: INodeNo,
+    created: Result<(Entry, Opened)>,
+) {
+    let (entry, Opened { fh, passthrough }) = match created {
+        Ok(created) => created,
+        Err(e) => return reply.error(errno("create", parent.0, &e)),
+    };
+    let (ttl, attr) = (overlay.ttl(), file_attr(&entry.attr));
+    let (generation, fh) = (Generation(entry.generation), FileHandle(fh));
+    match passthrough.as_ref().and_then(backing_id) {
+        Some(id) => {
+            reply.created_passthrough(&ttl, &attr, generation, fh, FopenFlags::empty(), id);
+        }
+        None => reply.created(&ttl, &attr, generation, fh, DIRECT),
+    }
+}
+
+pub fn reply_names(
+    overlay: &Overlay,
+    mut reply: ReplyDirectory,
+    caller: &Caller,
+    ino: INodeNo,
+    fh: FileHandle,
+    offset: u64,
+) {
+    let listed = overlay.readdir(caller, fh.0, offset, &mut |entry| {
+        let name = OsStr::from_bytes(entry.name.to_bytes());
+        reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), name)
+    });
+    match listed {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno("readdir", ino.0, &e)),
+    }
+}
+
+pub fn reply_entries(
+    overlay: &Overlay,
+    mut reply: ReplyDirectoryPlus,
+    caller: &Caller,
+    ino: INodeNo,
+    fh: FileHandle,
+    offset: u64,
+) {
+    let listed = overlay.readdirplus(caller, fh.0, offset, &mut |entry, found| {
+        let name = OsStr::from_bytes(entry.name.to_bytes());
+        match found {
+            Some(found) => reply.add(
+                INodeNo(found.attr.ino),
+                entry.next,
+                name,
+                &overlay.ttl(),
+                &file_attr(&found.attr),
+                Generation(found.generation),
+            ),
+            None => reply.add(
+                INodeNo(0),
+                entry.next,
+                name,
+                &Duration::ZERO,
+                &nameless(entry.ino, entry.kind, entry.name.to_bytes()),
+                Generation(0),
+            ),
+        }
+    });
+    match listed {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno("readdirplus", ino.0, &e)),
+    }
+}
 
 pub fn reply_entry(overlay: &Overlay, reply: ReplyEntry, op: &'static str, entry: Result<Entry>) {
     match entry {

@@ -204,8 +204,13 @@ impl Simulation {
                 names
             }
         };
-        let dirs = || fs::DirBuilder::new().mode(0o700).recursive(true).to_owned();
-        dirs().create(root)?;
+        let make = |dir: &Path| {
+            fs::DirBuilder::new()
+                .mode(0o700)
+                .recursive(true)
+                .create(dir)
+        };
+        make(root)?;
         let mut made = BTreeSet::from([PathBuf::new()]);
         for (path, node) in &names {
             // A name whose directory is not there is not there either.
@@ -214,7 +219,7 @@ impl Simulation {
             }
             match node {
                 Node::Dir => {
-                    fs::DirBuilder::new().mode(0o700).create(root.join(path))?;
+                    make(&root.join(path))?;
                     made.insert(path.clone());
                 }
                 Node::File(inode) => {
@@ -225,7 +230,7 @@ impl Simulation {
         }
         if let Some(index) = index {
             let store = root.join("store");
-            dirs().create(&store)?;
+            make(&store)?;
             copy_index(index, &store.join("index"))?;
         }
         Ok(())

@@ -1,0 +1,74 @@
+//! Moving bytes: at once on the event loop where nothing can be waited for, else on the pool.
+
+use super::{Adapter, errno};
+use fuser::{FileHandle, INodeNo, OpenFlags, ReplyData, ReplyWrite, WriteFlags};
+use std::cell::RefCell;
+
+thread_local! {
+    /// An event loop's read buffer: one for each, so a read does not allocate.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Adapter {
+    pub(super) fn serve_read(
+        &self,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: usize,
+        reply: ReplyData,
+    ) {
+        let handle = match self.overlay.handle(fh.0) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(errno("read", ino.0, &e)),
+        };
+        let later = BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match self.overlay.try_read(&handle, offset, &mut buffer[..size]) {
+                Ok(Some(len)) => reply.data(&buffer[..len]),
+                Ok(None) => return Some(reply),
+                Err(e) => reply.error(errno("read", ino.0, &e)),
+            }
+            None
+        });
+        let Some(reply) = later else { return };
+        self.pool(move |fs| {
+            let mut buffer = vec![0; size];
+            match fs.read(&handle, offset, &mut buffer) {
+                Ok(len) => reply.data(&buffer[..len]),
+                Err(e) => reply.error(errno("read", ino.0, &e)),
+            }
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn serve_write(
+        &self,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        reply: ReplyWrite,
+    ) {
+        let handle = match self.overlay.handle(fh.0) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(errno("write", ino.0, &e)),
+        };
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let durable = flags.0 & libc::O_DSYNC != 0;
+        if !durable && self.overlay.try_write(&handle, offset, data, kill) {
+            return reply.written(data.len() as u32);
+        }
+        let data = data.to_vec();
+        self.pool(
+            move |fs| match fs.write(&handle, offset, &data, kill, durable) {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(e) => reply.error(errno("write", ino.0, &e)),
+            },
+        );
+    }
+}
