@@ -234,6 +234,19 @@ impl DrainHandle {
         }
     }
 
+    /// "Drained" is a promise to programs without the overlay, so the log's word that its copy
+    /// no longer counts is durable before it is given: else a power failure would drain old
+    /// bytes over what such a program wrote since.
+    fn confirm(&self) -> Verdict {
+        match self.shared.store.sync() {
+            Ok(()) => Verdict::Drained,
+            Err(error) => {
+                tracing::error!(%error, "the canonical files are complete but the store cannot record it");
+                Verdict::Failed
+            }
+        }
+    }
+
     pub fn progress(&self) -> Progress {
         look(&self.shared, &self.remaining(), &mut self.tally.lock())
     }
@@ -253,7 +266,7 @@ impl DrainHandle {
             let progress = look(&self.shared, &left, &mut self.tally.lock());
             let go_on = watch(&progress);
             if left.is_empty() {
-                return Verdict::Drained;
+                return self.confirm();
             }
             let now = Instant::now();
             if !go_on

@@ -38,6 +38,9 @@ pub enum FsError {
     IsDirectory,
     #[error("not supported")]
     Unsupported,
+    /// The rest of the descriptors is for the store and the drain.
+    #[error("the daemon has too many files open")]
+    TooManyFiles,
     /// The drain failed earlier; told once, at fsync or close.
     #[error("the drain of this file failed: {message}")]
     Drain { errno: i32, message: String },
@@ -58,6 +61,7 @@ impl FsError {
             FsError::NoData => libc::ENXIO,
             FsError::IsDirectory => libc::EISDIR,
             FsError::Unsupported => libc::EOPNOTSUPP,
+            FsError::TooManyFiles => libc::ENFILE,
             FsError::Drain { errno, .. } => *errno,
         }
     }

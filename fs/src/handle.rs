@@ -39,3 +39,19 @@ pub struct DirStream {
     /// Where the descriptor itself stands.
     pub position: u64,
 }
+
+impl DirStream {
+    pub fn seek(&mut self, offset: u64) {
+        if offset != self.at {
+            self.ahead.clear();
+            self.at = offset;
+        }
+    }
+
+    /// Past the first entry.
+    pub fn step(&mut self) {
+        if let Some(entry) = self.ahead.pop_front() {
+            self.at = entry.next;
+        }
+    }
+}

@@ -12,6 +12,7 @@
 //! Nothing here knows FUSE or tokio. `docs/ARCHITECTURE.md` walks through the modules,
 //! `docs/FORMAT.md` has the bytes.
 
+pub mod checksum;
 pub mod disk;
 pub mod error;
 pub mod extent;

@@ -46,32 +46,47 @@ struct Frozen {
 
 pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     let _one = shared.maintenance.merging.lock();
+    if let Some(failure) = shared.log.failure() {
+        return Err(failure);
+    }
     let dead = dead_segments(shared);
     shared.hidden.store(0, Ordering::Relaxed);
     let (frozen, ended, upto) = freeze(shared);
     shared.log.sync()?;
-    for part in &frozen {
-        merge(shared, part)?;
-    }
-    for tally in &ended {
-        shared.index.remove_file(tally.no, |start, extent| {
-            shared.dropped(tally, start, &extent, Gone::Superseded);
-        })?;
-        tally.cold.store(0, Ordering::Release);
-    }
-    shared.index.commit(upto)?;
+    // A merge that failed half-way is not tried again: the books no longer say what the index
+    // holds. The next start replays the log over the checkpoint that is on the disk.
+    write_index(shared, &frozen, &ended, upto)
+        .inspect_err(|e| shared.log.stop("writing the extent index", e))?;
     for part in frozen {
         part.file.thaw(part.no);
         shared
             .hot
             .fetch_sub(part.recent.len() as u64, Ordering::Relaxed);
     }
-    for (id, seen_at) in dead {
-        if seen_at <= upto.0 + 1 {
-            shared.log.free(id)?;
+    let mut result = Ok(());
+    for (id, _) in dead
+        .into_iter()
+        .filter(|(_, seen_at)| *seen_at <= upto.0 + 1)
+    {
+        // One that cannot be removed now is no reason to keep the others.
+        if let Err(error) = shared.log.free(id) {
+            result = Err(error);
         }
     }
-    Ok(())
+    result
+}
+
+fn write_index(shared: &Shared, frozen: &[Frozen], ended: &[Arc<Tally>], upto: Seq) -> Result<()> {
+    for part in frozen {
+        merge(shared, part)?;
+    }
+    for tally in ended {
+        shared.index.remove_file(tally.no, |start, extent| {
+            shared.dropped(tally, start, &extent, Gone::Superseded);
+        })?;
+        tally.cold.store(0, Ordering::Release);
+    }
+    shared.index.commit(upto)
 }
 
 /// Sealed segments without live payload, with a number that everything which emptied them is
@@ -96,31 +111,16 @@ fn freeze(shared: &Arc<Shared>) -> (Vec<Frozen>, Vec<Arc<Tally>>, Seq) {
     let mut frozen = Vec::new();
     for file in shared.all_files() {
         let mut inner = file.inner();
-        if let Some(floor) = inner.active.floor(ByteRange::ALL) {
+        if let Some(floor) = inner.active.lowest_floor() {
             next = next.min(floor);
         }
         let Some(life) = &mut inner.life else {
             continue;
         };
-        // A map that an interrupted merge left behind goes first, below what came since.
-        let recent = match life.frozen.take() {
-            Some(left) => {
-                let mut all = ExtentMap::clone(&left);
-                for (start, extent) in life.hot.iter() {
-                    all.insert(*start, *extent, |s, e| {
-                        shared.dropped(&life.tally, s, &e, Gone::Superseded);
-                    });
-                }
-                let before = left.len() + life.hot.len();
-                shared
-                    .hot
-                    .fetch_sub((before - all.len()) as u64, Ordering::Relaxed);
-                all
-            }
-            None if life.hot.is_empty() && !life.row_changed => continue,
-            None => std::mem::take(&mut life.hot),
-        };
-        life.hot = ExtentMap::default();
+        if life.hot.is_empty() && !life.row_changed {
+            continue;
+        }
+        let recent = std::mem::take(&mut life.hot);
         let recent = Arc::new(recent);
         life.frozen = Some(recent.clone());
         life.freezes += 1;
@@ -146,12 +146,15 @@ fn merge(shared: &Shared, part: &Frozen) -> Result<()> {
         recent: &part.recent,
         has_cold: part.tally.cold.load(Ordering::Acquire) > 0,
     };
-    let merged = shared.index.merge(&change, |start, extent| {
-        shared.dropped(&part.tally, start, &extent, Gone::Elsewhere);
-    })?;
-    part.tally.cold.fetch_add(merged.added, Ordering::AcqRel);
-    part.tally.cold.fetch_sub(merged.removed, Ordering::AcqRel);
-    Ok(())
+    shared.index.merge(&change, &mut |merged| {
+        for (start, extent) in merged.gone {
+            shared.dropped(&part.tally, *start, extent, Gone::Elsewhere);
+        }
+        // Two's complement: adding a negative count takes away.
+        part.tally
+            .cold
+            .fetch_add(merged.count as u64, Ordering::AcqRel);
+    })
 }
 
 impl File {

@@ -19,27 +19,67 @@ struct Held {
 }
 
 /// Ranges in use: as many as there are requests in flight, so a scan beats a tree.
+///
+/// First come, first served: a range that someone waits for is not given to those who come
+/// later, or a truncate would wait for ever behind a stream of writes.
 #[derive(Debug, Default)]
 pub struct RangeSet {
     held: Vec<Held>,
+    waiting: Vec<(Ticket, ByteRange)>,
     next: u64,
 }
 
 impl RangeSet {
-    /// Takes `range` unless someone holds a part of it. `floor` is the lowest sequence number
-    /// that the holder can be given.
+    fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        Ticket(self.next)
+    }
+
+    /// Takes `range` unless someone holds or waits for a part of it. `floor` is the lowest
+    /// sequence number that the holder can be given. An empty range is in nobody's way.
     pub fn try_hold(&mut self, range: ByteRange, floor: u64) -> Option<Ticket> {
-        if self.held.iter().any(|h| h.range.overlaps(&range)) {
+        let held = self.held.iter().any(|h| h.range.overlaps(&range));
+        if held || self.waiting.iter().any(|(_, r)| r.overlaps(&range)) {
             return None;
         }
-        let ticket = Ticket(self.next);
-        self.next += 1;
+        let ticket = self.ticket();
         self.held.push(Held {
             ticket,
             range,
             floor,
         });
         Some(ticket)
+    }
+
+    /// Gets in line for `range`; [`RangeSet::try_turn`] says when it is free.
+    pub fn wait_for(&mut self, range: ByteRange) -> Ticket {
+        let ticket = self.ticket();
+        self.waiting.push((ticket, range));
+        ticket
+    }
+
+    /// Takes the range waited for, if its turn has come.
+    pub fn try_turn(&mut self, ticket: Ticket, floor: u64) -> bool {
+        let Some(at) = self.waiting.iter().position(|(t, _)| *t == ticket) else {
+            return true;
+        };
+        let range = self.waiting[at].1;
+        let held = self.held.iter().any(|h| h.range.overlaps(&range));
+        if held || self.waiting[..at].iter().any(|(_, r)| r.overlaps(&range)) {
+            return false;
+        }
+        self.waiting.remove(at);
+        self.held.push(Held {
+            ticket,
+            range,
+            floor,
+        });
+        true
+    }
+
+    /// True when someone waits for a range.
+    pub fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     pub fn release(&mut self, ticket: Ticket) {
@@ -55,6 +95,11 @@ impl RangeSet {
             .filter(|h| h.range.overlaps(&range))
             .map(|h| h.floor)
             .min()
+    }
+
+    /// The lowest sequence number that any holder may still bring in.
+    pub fn lowest_floor(&self) -> Option<u64> {
+        self.held.iter().map(|h| h.floor).min()
     }
 }
 
@@ -75,15 +120,14 @@ pub struct RangeGuard<'a> {
 impl RangeLocks {
     pub fn lock(&self, range: ByteRange) -> RangeGuard<'_> {
         let mut set = self.set.lock();
-        loop {
-            if let Some(ticket) = set.try_hold(range, 0) {
-                return RangeGuard {
-                    locks: self,
-                    ticket,
-                    range,
-                };
-            }
+        let ticket = set.wait_for(range);
+        while !set.try_turn(ticket, 0) {
             self.released.wait(&mut set);
+        }
+        RangeGuard {
+            locks: self,
+            ticket,
+            range,
         }
     }
 }
@@ -98,5 +142,38 @@ impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         self.locks.set.lock().release(self.ticket);
         self.locks.released.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ByteRange = ByteRange { start: 0, end: 10 };
+    const B: ByteRange = ByteRange { start: 10, end: 20 };
+
+    #[test]
+    fn who_waits_is_not_overtaken() {
+        let mut set = RangeSet::default();
+        let a = set.try_hold(A, 1).unwrap();
+        let all = set.wait_for(ByteRange::ALL);
+        assert!(set.try_hold(B, 2).is_none(), "overtook a waiter");
+        assert!(!set.try_turn(all, 3));
+        set.release(a);
+        assert!(set.try_turn(all, 3));
+        set.release(all);
+        assert!(set.try_hold(B, 4).is_some());
+    }
+
+    #[test]
+    fn an_empty_range_blocks_nobody_but_keeps_its_floor() {
+        let mut set = RangeSet::default();
+        let all = set.try_hold(ByteRange::ALL, 9).unwrap();
+        let none = ByteRange { start: 0, end: 0 };
+        assert!(set.try_hold(none, 5).is_some());
+        set.release(all);
+        assert!(set.try_hold(ByteRange::ALL, 7).is_some());
+        assert_eq!(set.lowest_floor(), Some(5));
+        assert_eq!(set.floor(A), Some(7));
     }
 }

@@ -12,6 +12,7 @@
 //! A damaged record or payload in the durable part of the log is reported. Its bytes stay
 //! unreadable (`Checksum`) rather than show what was there before.
 
+use crate::checksum;
 use crate::error::Result;
 use crate::file::{Drained, File, IntroPayload, Life, row_of};
 use crate::log::record::{Kind, Record};
@@ -66,6 +67,14 @@ pub(crate) fn recover(shared: &Arc<Shared>) -> Result<RecoveryReport> {
     Ok(report)
 }
 
+/// Lives whose last name was gone before the crash have no handle any more either.
+pub(crate) fn drop_unlinked(shared: &Arc<Shared>) -> Result<()> {
+    for file in shared.all_files().iter().filter(|file| file.is_unlinked()) {
+        file.discard()?;
+    }
+    Ok(())
+}
+
 impl Replay<'_> {
     fn load_index(&mut self) -> Result<()> {
         for (no, row) in self.shared.index.files()? {
@@ -108,6 +117,9 @@ impl Replay<'_> {
                 tails.push(segment);
             }
         }
+        self.shared
+            .log
+            .inherit(tails.iter().map(|s| Arc::clone(s)).collect());
         let mut readers: Vec<Reader<'_>> = tails.iter().map(|s| Reader::new(s)).collect();
         let mut heap = BinaryHeap::new();
         for (n, reader) in readers.iter_mut().enumerate() {
@@ -227,7 +239,7 @@ impl Replay<'_> {
             Kind::Mtime => life.set_mtime(record.time),
             Kind::Through => life.through(shared, range, record.seq, record.time),
             Kind::Trimmed => life.trimmed(record.arg),
-            Kind::Unlinked => life.row.unlinked = true,
+            Kind::Unlinked => life.unlink(),
             Kind::Clean | Kind::Discard => {
                 drop(inner);
                 let pin = file.end_life(Gone::Elsewhere);
@@ -265,7 +277,7 @@ impl Replay<'_> {
             self.files.remove(&older);
             drop(file.end_life(Gone::Elsewhere));
         }
-        let row = row_of(payload.id, &payload.intro);
+        let row = row_of(&payload);
         let tally = self.shared.tally(record.file, row.uid);
         file.install(Life::new(record.file, row, tally));
         self.files.insert(record.file, file);
@@ -304,8 +316,7 @@ impl<'a> Reader<'a> {
         let end = record.payload.offset + record.len as u32;
         self.buf.resize((end - start) as usize, 0);
         let n = self.segment.read_payload(&mut self.buf, u64::from(start))?;
-        let good =
-            n == self.buf.len() && crc32c::crc32c_append(seed, &self.buf) == record.payload.crc;
+        let good = n == self.buf.len() && checksum::append(seed, &self.buf) == record.payload.crc;
         self.verified = good.then_some((end, record.payload.crc));
         Ok(good)
     }

@@ -16,7 +16,8 @@ const MAX_DELAY: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpaceOptions {
-    /// Bytes the log may occupy; `None` takes 80 % of what is free when the store is opened.
+    /// Bytes the log may occupy; `None` takes 80 % of what it has and what is free when the store
+    /// is opened.
     pub capacity: Option<u64>,
     /// Bytes of one data segment; `None` derives it from the capacity (64 MiB at most).
     pub segment: Option<u64>,
@@ -110,13 +111,15 @@ impl SpaceBook {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes room for a segment, or says that there is none.
+    /// Takes room for a segment, or says that there is none. Records without payload are what
+    /// empties a full store, so they get theirs whatever the capacity says: a segment for each
+    /// lane at most, until the drain frees others.
     pub fn reserve(&self, bytes: u64, room: Room) -> bool {
-        let kept_back = match room {
-            Room::Data => RESERVED_SEGMENTS * (self.segment + records_len(self.segment)),
-            Room::Control => 0,
+        let kept_back = RESERVED_SEGMENTS * (self.segment + records_len(self.segment));
+        let limit = match room {
+            Room::Data => self.capacity.saturating_sub(kept_back),
+            Room::Control => u64::MAX,
         };
-        let limit = self.capacity.saturating_sub(kept_back);
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 let after = used.checked_add(bytes)?;

@@ -208,6 +208,13 @@ impl Bay {
             }
             (sys::is_mounted(&mnt) && std::fs::metadata(&mnt).is_ok()).then_some(())
         });
+        // The control socket comes after the mount; in the background `mount` waits for both.
+        let pid = u64::from(self.pid());
+        wait_until("the daemon answers", LONG, || {
+            let out = self.run(["status".as_ref(), self.mnt.as_os_str(), "--json".as_ref()]);
+            let status = out.status.success().then(|| Status::parse(&out))?;
+            (status.0["pid"].as_u64() == Some(pid)).then_some(())
+        });
         self
     }
 
@@ -279,7 +286,14 @@ impl Bay {
         }
         let mut args = vec!["umount".as_ref(), self.mnt.as_os_str()];
         args.extend(options.iter().map(OsStr::new));
-        let out = self.run(args);
+        // A program that another test is just starting holds copies of all our descriptors until
+        // it runs, so "busy" may pass.
+        let mut tries = 0;
+        let out = wait_until("the mount is not busy", LONG, || {
+            let out = self.run(&args);
+            tries += 1;
+            (out.status.code() != Some(crate::cli::BUSY) || tries > 20).then_some(out)
+        });
         assert!(
             out.status.success(),
             "forebay umount: {}\n{}\n{}",

@@ -2,11 +2,19 @@
 //!
 //! The drain and recovery know a file by its identity. They look for it by handle, then at the
 //! path it had, then everywhere; whatever they find must be a regular file with that very
-//! identity before it is opened. "Gone" is only said when it is certain, because the data is
-//! dropped on that word: a directory that could not be read is an error, not an absence.
+//! identity before it is opened.
+//!
+//! "Gone" is only said when it is certain, because the data is dropped on that word:
+//!
+//! - A stale handle is proof on file systems that make handles from what is on their own disk, and
+//!   only if the path can be looked at as well: `open_by_handle_at` says ESTALE for a disk that
+//!   does not read, too. Elsewhere it says nothing.
+//! - Otherwise the whole backing is searched, and twice. A search that met a directory it could not
+//!   read is an error; one during which something moved away does not count.
+//! - A handle that leads to another file is an error.
 
 use super::creds::{self, Creds, Guard};
-use super::identity::{self, Identified};
+use super::identity::{self, Handles, Identified};
 use super::{Backing, dirent, sys};
 use crate::types::RESERVED_NAME;
 use layout_index::{DiskFile, FileId, Intro, RealFile};
@@ -95,6 +103,9 @@ impl DiskFile for AsUser {
     }
 }
 
+/// Searches that may be in vain because the backing changes, before that is an error.
+const SEARCHES: usize = 6;
+
 impl Backing {
     /// Finds and opens the canonical file of `id` for the drain; `None` when it is certainly gone.
     pub fn open_canonical(
@@ -102,15 +113,37 @@ impl Backing {
         id: FileId,
         intro: &Intro,
     ) -> io::Result<Option<Arc<dyn DiskFile>>> {
-        let found = match self.by_handle(id, &intro.handle)? {
-            ByHandle::Found(fd) => Some(fd),
-            ByHandle::Gone => return Ok(None),
-            ByHandle::Unknown => match self.by_path(id, &intro.path)? {
-                Some(fd) => Some(fd),
-                None => self.by_scan(id)?,
-            },
-        };
-        found.map(|fd| open_as_owner(fd.as_fd())).transpose()
+        match self.find_canonical(id, intro)? {
+            Some(fd) => open_as_owner(fd.as_fd()).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn find_canonical(&self, id: FileId, intro: &Intro) -> io::Result<Option<OwnedFd>> {
+        let mut misses = 0;
+        for _ in 0..SEARCHES {
+            let stale = match self.by_handle(id, &intro.handle)? {
+                ByHandle::Found(fd) => return Ok(Some(fd)),
+                ByHandle::Stale => true,
+                ByHandle::Unknown => false,
+            };
+            match self.by_path(id, &intro.path)? {
+                ByPath::Found(fd) => return Ok(Some(fd)),
+                ByPath::NotThere if stale && self.handles == Handles::Local => return Ok(None),
+                ByPath::NotThere | ByPath::Unknown => {}
+            }
+            match self.by_scan(id)? {
+                Scanned::Found(fd) => return Ok(Some(fd)),
+                Scanned::NotThere => misses += 1,
+                Scanned::Changed => misses = 0,
+            }
+            if misses == 2 {
+                return Ok(None);
+            }
+        }
+        Err(io::Error::other(
+            "the backing changes while it is searched, so nothing can be said of the file",
+        ))
     }
 
     fn by_handle(&self, id: FileId, handle: &[u8]) -> io::Result<ByHandle> {
@@ -121,10 +154,14 @@ impl Backing {
             return Ok(ByHandle::Unknown);
         }
         match sys::open_handle(mount.as_fd(), kind, bytes, libc::O_PATH | libc::O_NOFOLLOW) {
-            Ok(fd) if is_it(fd.as_fd(), id)? => Ok(ByHandle::Found(fd)),
-            Ok(_) => Ok(ByHandle::Unknown),
+            Ok(fd) if self.is_it(fd.as_fd(), id)? => Ok(ByHandle::Found(fd)),
+            // Its node may have gone to another file since.
+            Ok(_) if self.handles == Handles::Volatile => Ok(ByHandle::Unknown),
+            Ok(_) => Err(io::Error::other(format!(
+                "the handle of file {id} leads to another file"
+            ))),
             Err(e) => match e.raw_os_error() {
-                Some(libc::ESTALE) => Ok(ByHandle::Gone),
+                Some(libc::ESTALE) => Ok(ByHandle::Stale),
                 // No capability, no handles here, or a handle of another kind of file system.
                 Some(libc::EPERM | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT) => {
                     Ok(ByHandle::Unknown)
@@ -134,34 +171,36 @@ impl Backing {
         }
     }
 
-    fn by_path(&self, id: FileId, path: &[u8]) -> io::Result<Option<OwnedFd>> {
+    fn by_path(&self, id: FileId, path: &[u8]) -> io::Result<ByPath> {
         if path.is_empty() {
-            return Ok(None);
+            return Ok(ByPath::NotThere);
         }
         let mut at: Option<OwnedFd> = None;
         for part in path.split(|b| *b == b'/') {
             let Ok(name) = CString::new(part) else {
-                return Ok(None);
+                return Ok(ByPath::NotThere);
             };
             let dir = at.as_ref().map_or(self.root(), |fd| fd.as_fd());
             at = match sys::open_path(dir, &name) {
                 Ok(fd) => Some(fd),
+                Err(e) if passed_over(&e) => return Ok(ByPath::NotThere),
                 // A hint that leads nowhere is no error; the scan decides.
-                Err(_) => return Ok(None),
+                Err(_) => return Ok(ByPath::Unknown),
             };
         }
         match at {
-            Some(fd) if is_it(fd.as_fd(), id)? => Ok(Some(fd)),
-            _ => Ok(None),
+            Some(fd) if self.is_it(fd.as_fd(), id)? => Ok(ByPath::Found(fd)),
+            _ => Ok(ByPath::NotThere),
         }
     }
 
     /// Looks at every directory of the backing, depth first: one descriptor for each level.
-    fn by_scan(&self, id: FileId) -> io::Result<Option<OwnedFd>> {
+    fn by_scan(&self, id: FileId) -> io::Result<Scanned> {
         let root = sys::reopen(self.root(), libc::O_RDONLY | libc::O_DIRECTORY)?;
         let mut levels = vec![];
-        match list(id, root)? {
-            Listed::Found(fd) => return Ok(Some(fd)),
+        let mut changed = false;
+        match self.list(id, root, &mut changed)? {
+            Listed::Found(fd) => return Ok(Scanned::Found(fd)),
             Listed::Level(level) => levels.push(level),
         }
         while let Some(level) = levels.last_mut() {
@@ -172,15 +211,64 @@ impl Backing {
             let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
             let dir = match sys::open_beneath(level.dir.as_fd(), &name, flags, 0) {
                 Ok(dir) => dir,
-                Err(e) if passed_over(&e) => continue,
+                Err(e) if passed_over(&e) => {
+                    changed |= moved_away(&e);
+                    continue;
+                }
                 Err(e) => return Err(e),
             };
-            match list(id, dir)? {
-                Listed::Found(fd) => return Ok(Some(fd)),
+            match self.list(id, dir, &mut changed)? {
+                Listed::Found(fd) => return Ok(Scanned::Found(fd)),
                 Listed::Level(level) => levels.push(level),
             }
         }
-        Ok(None)
+        Ok(if changed {
+            Scanned::Changed
+        } else {
+            Scanned::NotThere
+        })
+    }
+
+    /// Reads one directory to its end, unless the file is in it.
+    fn list(&self, id: FileId, dir: OwnedFd, changed: &mut bool) -> io::Result<Listed> {
+        let mut subdirs = vec![];
+        let mut buf = vec![0u8; 32 << 10];
+        loop {
+            let n = sys::getdents(dir.as_fd(), &mut buf)?;
+            if n == 0 {
+                return Ok(Listed::Level(Level { dir, subdirs }));
+            }
+            let mut rest = &buf[..n];
+            while let Some((entry, len)) = dirent::parse_dirent(rest) {
+                rest = &rest[len..];
+                let name = entry.name.to_bytes();
+                if matches!(name, b"." | b"..") || name == RESERVED_NAME {
+                    continue;
+                }
+                if entry.kind == libc::DT_DIR {
+                    subdirs.push(entry.name);
+                } else if entry.ino == id.ino || entry.kind == libc::DT_UNKNOWN {
+                    let fd = match sys::open_path(dir.as_fd(), &entry.name) {
+                        Ok(fd) => fd,
+                        Err(e) if passed_over(&e) => {
+                            *changed |= moved_away(&e);
+                            continue;
+                        }
+                        Err(e) => return Err(e),
+                    };
+                    if sys::stat(fd.as_fd())?.is_dir() {
+                        subdirs.push(entry.name);
+                    } else if self.is_it(fd.as_fd(), id)? {
+                        return Ok(Listed::Found(fd));
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_it(&self, fd: BorrowedFd<'_>, id: FileId) -> io::Result<bool> {
+        let Identified { stat, id: found } = self.identify(fd)?;
+        Ok(stat.is_file() && found == id)
     }
 }
 
@@ -194,7 +282,7 @@ enum Listed {
     Level(Level),
 }
 
-/// Removed meanwhile, or another file system is mounted there.
+/// Removed or renamed meanwhile, or another file system is mounted there.
 fn passed_over(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),
@@ -202,50 +290,29 @@ fn passed_over(e: &io::Error) -> bool {
     )
 }
 
-/// Reads one directory to its end, unless the file is in it.
-fn list(id: FileId, dir: OwnedFd) -> io::Result<Listed> {
-    let mut subdirs = vec![];
-    let mut buf = vec![0u8; 32 << 10];
-    loop {
-        let n = sys::getdents(dir.as_fd(), &mut buf)?;
-        if n == 0 {
-            return Ok(Listed::Level(Level { dir, subdirs }));
-        }
-        let mut rest = &buf[..n];
-        while let Some((entry, len)) = dirent::parse_dirent(rest) {
-            rest = &rest[len..];
-            let name = entry.name.to_bytes();
-            if matches!(name, b"." | b"..") || name == RESERVED_NAME {
-                continue;
-            }
-            if entry.kind == libc::DT_DIR {
-                subdirs.push(entry.name);
-            } else if entry.ino == id.ino || entry.kind == libc::DT_UNKNOWN {
-                let fd = match sys::open_path(dir.as_fd(), &entry.name) {
-                    Ok(fd) => fd,
-                    Err(e) if passed_over(&e) => continue,
-                    Err(e) => return Err(e),
-                };
-                let it = identity::identify(fd.as_fd())?;
-                if it.stat.is_dir() {
-                    subdirs.push(entry.name);
-                } else if it.stat.is_file() && it.id == id {
-                    return Ok(Listed::Found(fd));
-                }
-            }
-        }
-    }
+/// Of those that are passed over: it may be somewhere else by now, where the search has been.
+fn moved_away(e: &io::Error) -> bool {
+    e.raw_os_error() != Some(libc::EXDEV)
 }
 
 enum ByHandle {
     Found(OwnedFd),
-    Gone,
+    Stale,
     Unknown,
 }
 
-fn is_it(fd: BorrowedFd<'_>, id: FileId) -> io::Result<bool> {
-    let Identified { stat, id: found } = identity::identify(fd)?;
-    Ok(stat.is_file() && found == id)
+enum ByPath {
+    Found(OwnedFd),
+    NotThere,
+    Unknown,
+}
+
+enum Scanned {
+    Found(OwnedFd),
+    /// Every directory was read, and the file is in none.
+    NotThere,
+    /// Something moved meanwhile: it may have been missed.
+    Changed,
 }
 
 /// Opens what `fd` stands for, a regular file, for reading and writing as its owner. Where the

@@ -287,11 +287,28 @@ pub fn with_umask<T>(umask: u32, mode: u32, create: impl FnOnce(u32) -> T) -> T 
         };
     }
     if OWN_UMASK.with(|own| *own) {
-        // SAFETY: takes and returns a number; this thread's umask is its own.
-        unsafe { libc::umask(umask as libc::mode_t & 0o777) };
+        let _back = Umask::set(umask & 0o777);
         create(mode)
     } else {
         create(mode & !(umask & 0o777))
+    }
+}
+
+/// The thread's umask as it was comes back when this is dropped: the next task on the thread may
+/// create files of the daemon's own.
+struct Umask(libc::mode_t);
+
+impl Umask {
+    fn set(umask: u32) -> Self {
+        // SAFETY: takes and returns a number; this thread's umask is its own.
+        Self(unsafe { libc::umask(umask as libc::mode_t) })
+    }
+}
+
+impl Drop for Umask {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::umask(self.0) };
     }
 }
 

@@ -1,19 +1,57 @@
-//! Who a file is, whatever its names: inode and birth time, and the handle that finds it again.
+//! Who a file is, whatever its names: inode, birth time and generation, and the handle that finds
+//! it again.
+//!
+//! A birth time is not enough: inode numbers are reused at once, and several files may be born
+//! within one tick of the clock. The file handle has the inode's generation, so it is mixed in,
+//! but only where a file keeps its handle: an identity must be the same after a restart.
 
 use super::sys::{self, Stat};
 use layout_index::FileId;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// The identity of what `fd` stands for. Where the backing keeps no birth time, the file handle
-/// stands in: it holds the inode's generation, so a reused inode number still differs.
-pub fn file_id(fd: BorrowedFd<'_>, stat: &Stat) -> FileId {
-    let birth = match stat.btime {
-        Some(time) if time.as_nanos() != 0 => time.as_nanos(),
-        _ => match sys::name_to_handle(fd) {
-            Ok((kind, bytes)) => hash(&encode(kind, &bytes)),
-            Err(_) => 0,
-        },
+/// What the handles of a file system are worth (`name_to_handle_at(2)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handles {
+    /// Made from what is on the disk: ESTALE means that the file is gone.
+    Local,
+    /// A file has one handle for life, but ESTALE may have other reasons (a server that does not
+    /// answer, an inode that is not cached).
+    Remote,
+    /// A FUSE server may give the same file another one after a restart.
+    Volatile,
+}
+
+impl Handles {
+    /// Of the file system that `fd` is on.
+    pub fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self::of_kind(sys::fs_kind(fd)?))
+    }
+
+    fn of_kind(kind: i64) -> Self {
+        match kind {
+            // The three of them share a number.
+            libc::EXT4_SUPER_MAGIC
+            | libc::XFS_SUPER_MAGIC
+            | libc::BTRFS_SUPER_MAGIC
+            | libc::TMPFS_MAGIC => Handles::Local,
+            libc::FUSE_SUPER_MAGIC => Handles::Volatile,
+            _ => Handles::Remote,
+        }
+    }
+}
+
+/// The identity of what `fd` stands for.
+fn file_id(fd: BorrowedFd<'_>, stat: &Stat, handles: Handles) -> FileId {
+    let born = stat.btime.map_or(0, |time| time.as_nanos());
+    let generation = match handles {
+        Handles::Volatile => vec![],
+        Handles::Local | Handles::Remote => handle(fd),
+    };
+    let birth = if generation.is_empty() {
+        born
+    } else {
+        hash(&[&born.to_le_bytes()[..], &generation].concat())
     };
     FileId {
         ino: stat.ino,
@@ -55,10 +93,10 @@ pub struct Identified {
     pub id: FileId,
 }
 
-pub fn identify(fd: BorrowedFd<'_>) -> io::Result<Identified> {
+pub fn identify(fd: BorrowedFd<'_>, handles: Handles) -> io::Result<Identified> {
     let stat = sys::stat(fd)?;
     Ok(Identified {
-        id: file_id(fd, &stat),
+        id: file_id(fd, &stat, handles),
         stat,
     })
 }

@@ -14,7 +14,7 @@ pub use canonical::AsUser;
 pub use creds::Creds;
 
 use crate::types::StatFs;
-use identity::Identified;
+use identity::{Handles, Identified};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,6 +30,7 @@ pub struct Backing {
     /// read the root.
     mount: Option<OwnedFd>,
     dev: u64,
+    handles: Handles,
     identity: Identified,
     path: PathBuf,
 }
@@ -46,7 +47,8 @@ impl Backing {
                 .map(OwnedFd::from)
         };
         let root = open(libc::O_PATH)?;
-        let identity = identity::identify(root.as_fd())?;
+        let handles = Handles::of(root.as_fd())?;
+        let identity = identity::identify(root.as_fd(), handles)?;
         let mount = match open(0) {
             Ok(fd) => Some(fd),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
@@ -56,6 +58,7 @@ impl Backing {
             dev: identity.stat.dev,
             root,
             mount,
+            handles,
             identity,
             path,
         })
@@ -67,6 +70,11 @@ impl Backing {
 
     pub fn root_identity(&self) -> Identified {
         self.identity
+    }
+
+    /// What `fd`, an entry of this backing, stands for.
+    pub fn identify(&self, fd: BorrowedFd<'_>) -> io::Result<Identified> {
+        identity::identify(fd, self.handles)
     }
 
     /// One file system only: inode numbers are unique on it.

@@ -157,12 +157,21 @@ pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     })
 }
 
-pub fn statfs(fd: BorrowedFd<'_>) -> io::Result<StatFs> {
+fn fstatfs(fd: BorrowedFd<'_>) -> io::Result<libc::statfs> {
     let mut st = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `st` has room for the answer.
     done(unsafe { libc::fstatfs(fd.as_raw_fd(), st.as_mut_ptr()) })?;
     // SAFETY: the call filled it.
-    let st = unsafe { st.assume_init() };
+    Ok(unsafe { st.assume_init() })
+}
+
+/// The magic number of the file system that `fd` is on.
+pub fn fs_kind(fd: BorrowedFd<'_>) -> io::Result<i64> {
+    Ok(fstatfs(fd)?.f_type)
+}
+
+pub fn statfs(fd: BorrowedFd<'_>) -> io::Result<StatFs> {
+    let st = fstatfs(fd)?;
     Ok(StatFs {
         blocks: st.f_blocks,
         bfree: st.f_bfree,

@@ -37,7 +37,7 @@ impl Filesystem for Adapter {
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         if let Some(gone) = self.overlay.forget(ino.0, nlookup) {
-            self.pool(move |fs| fs.drop_unreachable(gone));
+            self.pool(move |fs| fs.let_go(gone));
         }
     }
 

@@ -8,14 +8,18 @@
 //!
 //! A node goes when nothing refers to it: no lookup of the kernel's (`forget`), no handle, no
 //! undrained data (a dirty file keeps its descriptor so that the drain finds it after a rename).
+//!
+//! Descriptors are finite, and the kernel keeps what it once looked up for as long as it has
+//! memory. So new nodes are refused before the last descriptors are taken, which the store and
+//! the drain cannot do without, and long before that the kernel is asked to let idle files go.
 
 mod table;
 
-pub use table::InodeTable;
+pub use table::{InodeTable, NoHandle, Place};
 
 use crate::backing::identity::Identified;
 use layout_index::FileId;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -32,7 +36,12 @@ pub enum IoMode {
     /// Requests come here. The count is of handles.
     Direct(usize),
     /// The kernel goes to the canonical file itself.
-    Passthrough(usize, Registered),
+    Passthrough {
+        handles: usize,
+        /// A writer waited for the readers to go and they did not: the next need not.
+        settled: bool,
+        registered: Registered,
+    },
 }
 
 /// No setuid or setgid bit, as far as this mount knows.
@@ -48,6 +57,8 @@ pub struct Inode {
     fd: OwnedFd,
     /// See [`IoMode`]; held while an open or release decides.
     pub io: Mutex<IoMode>,
+    /// Signalled when `io` becomes `Closed`.
+    pub io_closed: Condvar,
     /// `NO_SETID | NO_CAPS` once a write has checked; anything that may bring them back clears it.
     unprivileged: AtomicU8,
     /// Incremented with each change that may bring privileges back, so that a check in progress
@@ -67,6 +78,7 @@ impl Inode {
             kind: it.stat.kind(),
             fd,
             io: Mutex::default(),
+            io_closed: Condvar::new(),
             unprivileged: AtomicU8::new(0),
             privilege_changes: AtomicU64::new(0),
             unlinked: AtomicBool::new(false),

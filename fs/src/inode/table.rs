@@ -7,12 +7,17 @@ use crate::types::ROOT;
 use layout_index::FileId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Numbers from here on are given to files whose own number is taken: 1, which FUSE needs for
 /// the root, or a number that the backing reused although it was held.
 const SPARE: u64 = 1 << 62;
+
+/// The kernel is asked at most this often to let files go, unless many were looked up since.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct InodeTable {
     inner: Mutex<Inner>,
@@ -22,6 +27,48 @@ struct Inner {
     nodes: HashMap<u64, Entry>,
     by_id: HashMap<FileId, u64>,
     spare: u64,
+    /// Of all nodes together: each has a descriptor of its own.
+    handles: usize,
+    limits: Limits,
+    /// Counts lookups: what is older has a smaller number.
+    clock: u64,
+    /// When the kernel was last asked to let files go, and how many descriptors were in use.
+    asked: Option<(Instant, usize)>,
+}
+
+struct Limits {
+    /// No new node when nodes and handles together have this many descriptors.
+    nodes: usize,
+    /// No new handle either.
+    handles: usize,
+}
+
+impl Limits {
+    /// `descriptors` is all that the process may have open. Some are left for the store, the
+    /// drain and whatever a request opens for a moment.
+    fn of(descriptors: usize) -> Self {
+        let kept = (descriptors / 2).min(4096);
+        Self {
+            nodes: descriptors - kept,
+            handles: descriptors - kept / 2,
+        }
+    }
+}
+
+/// Where a file was found: the kernel drops what it knows of it when told parent and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub parent: u64,
+    pub name: CString,
+}
+
+/// Why there is no handle to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHandle {
+    /// The node is not known (any more).
+    Unknown,
+    /// Too many descriptors are in use.
+    Full,
 }
 
 struct Entry {
@@ -30,6 +77,9 @@ struct Entry {
     handles: u64,
     /// Undrained data: the drain will want the descriptor.
     dirty: bool,
+    /// As of the last lookup.
+    place: Option<Place>,
+    used: u64,
 }
 
 impl Entry {
@@ -39,6 +89,10 @@ impl Entry {
 }
 
 impl Inner {
+    fn in_use(&self) -> usize {
+        self.nodes.len() + self.handles
+    }
+
     /// Takes the entry out if nothing refers to it.
     fn reap(&mut self, node: u64) -> Option<Arc<Inode>> {
         if !self.nodes.get(&node)?.is_unused() {
@@ -51,7 +105,8 @@ impl Inner {
 }
 
 impl InodeTable {
-    pub fn new(root: OwnedFd, it: &Identified) -> Self {
+    /// `descriptors` is how many files the process may have open.
+    pub fn new(root: OwnedFd, it: &Identified, descriptors: usize) -> Self {
         let root = Arc::new(Inode::new(ROOT, root, it));
         let mut nodes = HashMap::new();
         let by_id = HashMap::from([(root.id, ROOT)]);
@@ -62,6 +117,8 @@ impl InodeTable {
                 lookups: 1,
                 handles: 0,
                 dirty: false,
+                place: None,
+                used: 0,
             },
         );
         Self {
@@ -69,8 +126,22 @@ impl InodeTable {
                 nodes,
                 by_id,
                 spare: SPARE,
+                handles: 0,
+                limits: Limits::of(descriptors),
+                clock: 0,
+                asked: None,
             }),
         }
+    }
+
+    pub fn set_descriptors(&self, descriptors: usize) {
+        self.inner.lock().limits = Limits::of(descriptors);
+    }
+
+    /// A new node would be taken in now.
+    pub fn has_room(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.in_use() < inner.limits.nodes
     }
 
     pub fn get(&self, node: u64) -> Option<Arc<Inode>> {
@@ -85,14 +156,21 @@ impl InodeTable {
     }
 
     /// One more lookup of the file that `fd` stands for. A known file keeps its node, and `fd` is
-    /// closed.
-    pub fn remember(&self, fd: OwnedFd, it: &Identified) -> Arc<Inode> {
+    /// closed; for an unknown one there may be no room, and `None` says so.
+    pub fn remember(&self, fd: OwnedFd, it: &Identified, place: Place) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
+        inner.clock += 1;
+        let used = inner.clock;
         if let Some(node) = inner.by_id.get(&it.id).copied()
             && let Some(entry) = inner.nodes.get_mut(&node)
         {
             entry.lookups += 1;
-            return entry.inode.clone();
+            entry.used = used;
+            entry.place = Some(place);
+            return Some(entry.inode.clone());
+        }
+        if inner.in_use() >= inner.limits.nodes {
+            return None;
         }
         let node = match it.id.ino {
             0 | ROOT => None,
@@ -111,9 +189,47 @@ impl InodeTable {
                 lookups: 1,
                 handles: 0,
                 dirty: false,
+                place: Some(place),
+                used,
             },
         );
-        inode
+        Some(inode)
+    }
+
+    /// When three quarters of the descriptors are in use: the files that were not looked up for
+    /// the longest time and that nothing but the kernel's memory keeps, enough of them to get to
+    /// one half. Empty otherwise, and when the kernel was asked a moment ago.
+    pub fn idle_files(&self) -> Vec<Place> {
+        let (mut idle, surplus) = {
+            let mut inner = self.inner.lock();
+            let (in_use, most) = (inner.in_use(), inner.limits.nodes);
+            if in_use < most - most / 4 {
+                return vec![];
+            }
+            let now = Instant::now();
+            let recently = inner.asked.is_some_and(|(then, before)| {
+                now.duration_since(then) < ASK_AGAIN && in_use < before + most / 16
+            });
+            if recently {
+                return vec![];
+            }
+            inner.asked = Some((now, in_use));
+            let idle: Vec<(u64, u64)> = inner
+                .nodes
+                .iter()
+                .filter(|(_, e)| e.handles == 0 && !e.dirty && !e.inode.is_dir())
+                .map(|(node, e)| (e.used, *node))
+                .collect();
+            (idle, in_use - most / 2)
+        };
+        if idle.len() > surplus {
+            idle.select_nth_unstable(surplus);
+            idle.truncate(surplus);
+        }
+        let inner = self.inner.lock();
+        idle.iter()
+            .filter_map(|(_, node)| inner.nodes.get(node)?.place.clone())
+            .collect()
     }
 
     /// The kernel gives back `count` lookups. The node comes back when it was the last reference.
@@ -124,23 +240,26 @@ impl InodeTable {
         inner.reap(node)
     }
 
-    /// One more handle; false when the node is not known (any more).
-    pub fn add_handle(&self, node: u64) -> bool {
+    pub fn add_handle(&self, node: u64) -> Result<(), NoHandle> {
         let mut inner = self.inner.lock();
-        match inner.nodes.get_mut(&node) {
-            Some(entry) => {
-                entry.handles += 1;
-                true
-            }
-            None => false,
+        let full = inner.in_use() >= inner.limits.handles;
+        let entry = inner.nodes.get_mut(&node).ok_or(NoHandle::Unknown)?;
+        if full {
+            return Err(NoHandle::Full);
         }
+        entry.handles += 1;
+        inner.handles += 1;
+        Ok(())
     }
 
     /// The node comes back when this was the last reference.
     pub fn remove_handle(&self, node: u64) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
         let entry = inner.nodes.get_mut(&node)?;
-        entry.handles = entry.handles.saturating_sub(1);
+        if entry.handles > 0 {
+            entry.handles -= 1;
+            inner.handles -= 1;
+        }
         inner.reap(node)
     }
 

@@ -11,46 +11,50 @@ use crate::backing::{AsUser, Creds};
 use crate::errno::{FsError, Result};
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
 use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
-use layout_index::{DirtyStat, DiskFile, File, StoreError, Timestamp};
+use layout_index::{DirtyStat, DiskFile, Exclusive, StoreError, Timestamp};
 
 impl Overlay {
     pub fn getattr(&self, node: u64) -> Result<Attr> {
-        let inode = self.inode(node)?;
-        let stat = sys::stat(inode.fd())?;
-        Ok(self.attr_of(&inode, &stat))
+        self.attr(&*self.inode(node)?)
     }
 
-    pub(super) fn attr_of(&self, inode: &Inode, stat: &Stat) -> Attr {
-        let dirty = if inode.is_file() {
-            self.store.lookup(inode.id).and_then(|f| f.stat())
-        } else {
-            None
-        };
-        let ino = if inode.node == ROOT {
-            stat.ino
-        } else {
-            inode.node
-        };
-        let mut attr = Attr {
-            ino,
-            size: stat.size,
-            blocks: stat.blocks,
-            atime: stat.atime,
-            mtime: stat.mtime,
-            ctime: stat.ctime,
-            mode: stat.mode,
-            nlink: stat.nlink,
-            uid: stat.uid,
-            gid: stat.gid,
-            rdev: stat.rdev,
-            blksize: stat.blksize,
-        };
-        if let Some(dirty) = dirty {
-            overlay_dirty(&mut attr, &dirty);
+    /// The drain may finish between a look at the backing and one at the store, and then neither
+    /// shows what it wrote. So the store is looked at twice, and if a dirty life has ended in
+    /// between, the backing knows better now.
+    fn attr(&self, inode: &Inode) -> Result<Attr> {
+        loop {
+            let was_dirty = self.dirty_stat(inode).is_some();
+            let stat = sys::stat(inode.fd())?;
+            match self.dirty_stat(inode) {
+                None if was_dirty => {}
+                dirty => return Ok(combine(inode, &stat, dirty)),
+            }
         }
-        attr
     }
 
+    /// As `attr`, for a file that was identified by `stat` just now. Nobody looked at the store
+    /// before, so the backing is asked again if a life may have ended since: the file is clean,
+    /// but somebody (who may be the drain) holds it, or the drain finished some file (`drained`).
+    pub(super) fn attr_of_found(&self, inode: &Inode, stat: &Stat, drained: bool) -> Result<Attr> {
+        if !inode.is_file() {
+            return Ok(combine(inode, stat, None));
+        }
+        match self.store.lookup(inode.id).map(|file| file.stat()) {
+            None if !drained => Ok(combine(inode, stat, None)),
+            Some(Some(dirty)) => Ok(combine(inode, stat, Some(dirty))),
+            None | Some(None) => self.attr(inode),
+        }
+    }
+
+    fn dirty_stat(&self, inode: &Inode) -> Option<DirtyStat> {
+        if !inode.is_file() {
+            return None;
+        }
+        self.store.lookup(inode.id)?.stat()
+    }
+
+    /// Whatever concerns size and time happens while no write is under way and no dirty life can
+    /// begin or end: the drain sets both when it finishes, and would undo what it did not hear of.
     pub fn setattr(
         &self,
         caller: &Caller,
@@ -60,37 +64,40 @@ impl Overlay {
     ) -> Result<Attr> {
         let inode = self.inode(node)?;
         let creds = Creds::of(caller);
-        if set.uid.is_some() || set.gid.is_some() {
-            let _as_caller = creds.enter()?;
-            sys::chown(inode.fd(), set.uid, set.gid)?;
-            inode.privileges_may_have_changed();
-        }
-        if let Some(mode) = set.mode {
-            chmod(&inode, &creds, mode)?;
-            inode.privileges_may_have_changed();
-        }
-        if let Some(size) = set.size {
-            self.set_size(&inode, &creds, fh, size)?;
-        }
-        if set.atime.is_some() || set.mtime.is_some() {
-            self.set_times(&inode, &creds, set)?;
-        }
-        self.getattr(node)
-    }
-
-    fn set_size(&self, inode: &Inode, creds: &Creds, fh: Option<u64>, size: u64) -> Result<()> {
-        if !inode.is_file() {
+        if set.size.is_some() && !inode.is_file() {
             return Err(if inode.is_dir() {
                 FsError::IsDirectory
             } else {
                 FsError::Invalid("only regular files have a size to set")
             });
         }
-        let file = self.store.file(inode.id);
+        if inode.is_file() && (set.size.is_some() || set.mtime.is_some()) {
+            let file = self.store.file(inode.id);
+            let exclusive = file.exclusive();
+            set_owner_and_mode(&inode, &creds, set)?;
+            if let Some(size) = set.size {
+                self.set_size(&inode, &exclusive, &creds, fh, size)?;
+            }
+            set_times(&inode, Some(&exclusive), &creds, set)?;
+        } else {
+            set_owner_and_mode(&inode, &creds, set)?;
+            set_times(&inode, None, &creds, set)?;
+        }
+        self.attr(&inode)
+    }
+
+    fn set_size(
+        &self,
+        inode: &Inode,
+        exclusive: &Exclusive<'_>,
+        creds: &Creds,
+        fh: Option<u64>,
+        size: u64,
+    ) -> Result<()> {
         if let Some(fh) = fh {
             let handle = self.handle(fh)?;
             if handle.writable {
-                return truncate(&file, &handle.canonical, size);
+                return truncate(exclusive, &handle.canonical, size);
             }
         }
         // Opened even if the file is dirty: the backing decides whether the caller may.
@@ -98,30 +105,7 @@ impl Overlay {
             let _as_caller = creds.enter()?;
             sys::reopen(inode.fd(), libc::O_WRONLY)?
         };
-        truncate(&file, &AsUser::caller(fd, creds.clone()), size)
-    }
-
-    fn set_times(&self, inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()> {
-        {
-            let _as_caller = creds.enter()?;
-            sys::utimens(inode.fd(), [timespec(set.atime), timespec(set.mtime)])?;
-        }
-        if set.mtime.is_none() || !inode.is_file() {
-            return Ok(());
-        }
-        let Some(file) = self.store.lookup(inode.id) else {
-            return Ok(());
-        };
-        let exclusive = file.exclusive();
-        if exclusive.is_clean() {
-            return Ok(());
-        }
-        // Read back: the backing may round, and its clock is the one that "now" meant.
-        let mtime = sys::stat(inode.fd())?.mtime;
-        match exclusive.set_mtime(Timestamp(mtime.as_nanos())) {
-            Err(StoreError::Clean) => Ok(()),
-            other => Ok(other?),
-        }
+        truncate(exclusive, &AsUser::caller(fd, creds.clone()), size)
     }
 
     /// Clears what a write must not leave standing: setuid and setgid if `kill_setid` (the writer
@@ -170,13 +154,52 @@ impl Overlay {
 pub(super) const CAPABILITY: &std::ffi::CStr = c"security.capability";
 
 /// Cuts or extends the file, in the log if it is dirty.
-pub(super) fn truncate(file: &File, canonical: &AsUser, size: u64) -> Result<()> {
-    let exclusive = file.exclusive();
-    if exclusive.is_clean() {
-        return Ok(canonical.set_len(size)?);
-    }
+pub(super) fn truncate(exclusive: &Exclusive<'_>, canonical: &AsUser, size: u64) -> Result<()> {
     match exclusive.truncate(size, Timestamp::now()) {
         Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
+        other => Ok(other?),
+    }
+}
+
+fn set_owner_and_mode(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        {
+            let _as_caller = creds.enter()?;
+            sys::chown(inode.fd(), set.uid, set.gid)?;
+        }
+        inode.privileges_may_have_changed();
+    }
+    if let Some(mode) = set.mode {
+        chmod(inode, creds, mode)?;
+        inode.privileges_may_have_changed();
+    }
+    Ok(())
+}
+
+/// In the backing, which decides whether the caller may, and in the log if the file is dirty: what
+/// was asked for, as the drain may be changing what the backing shows.
+fn set_times(
+    inode: &Inode,
+    exclusive: Option<&Exclusive<'_>>,
+    creds: &Creds,
+    set: &SetAttr,
+) -> Result<()> {
+    if set.atime.is_none() && set.mtime.is_none() {
+        return Ok(());
+    }
+    {
+        let _as_caller = creds.enter()?;
+        sys::utimens(inode.fd(), [timespec(set.atime), timespec(set.mtime)])?;
+    }
+    let (Some(exclusive), Some(mtime)) = (exclusive, set.mtime) else {
+        return Ok(());
+    };
+    let mtime = match mtime {
+        SetTime::Now => Timestamp::now(),
+        SetTime::At(time) => Timestamp(time.as_nanos()),
+    };
+    match exclusive.set_mtime(mtime) {
+        Err(StoreError::Clean) => Ok(()),
         other => Ok(other?),
     }
 }
@@ -218,6 +241,32 @@ fn timespec(time: Option<SetTime>) -> libc::timespec {
         Some(SetTime::At(t)) => (t.sec, t.nsec.into()),
     };
     libc::timespec { tv_sec, tv_nsec }
+}
+
+fn combine(inode: &Inode, stat: &Stat, dirty: Option<DirtyStat>) -> Attr {
+    let ino = if inode.node == ROOT {
+        stat.ino
+    } else {
+        inode.node
+    };
+    let mut attr = Attr {
+        ino,
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: stat.atime,
+        mtime: stat.mtime,
+        ctime: stat.ctime,
+        mode: stat.mode,
+        nlink: stat.nlink,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: stat.rdev,
+        blksize: stat.blksize,
+    };
+    if let Some(dirty) = dirty {
+        overlay_dirty(&mut attr, &dirty);
+    }
+    attr
 }
 
 /// Size and times are the store's. Blocks are what the file will take once drained: at least what

@@ -7,9 +7,12 @@ use crate::backing::{Creds, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, DirStream};
 use crate::types::{Caller, DirEntry, Entry, RESERVED_NAME};
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 const AHEAD: usize = 32 << 10;
+/// Entries looked up together. Those that do not fit into the reply any more are looked up again.
+const AT_ONCE: usize = 16;
 
 impl Overlay {
     /// Hands entries from `offset` on to `emit` until it says that it is full.
@@ -53,32 +56,69 @@ impl Overlay {
     ) -> Result<()> {
         let handle = self.dir_handle(fh)?;
         let creds = Creds::of(caller);
-        let as_caller = creds.enter()?;
-        let _as_whom = match sys::access(handle.inode.fd(), libc::X_OK) {
-            Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
-                drop(as_caller);
-                None
-            }
-            _ => Some(as_caller),
+        let may_search = {
+            let _as_caller = creds.enter()?;
+            let may = sys::access(handle.inode.fd(), libc::X_OK);
+            !may.is_err_and(|e| e.raw_os_error() == Some(libc::EACCES))
         };
-        walk(&handle, offset, &mut |raw| {
-            let entry = plain(raw);
-            if matches!(raw.name.to_bytes(), b"." | b"..") {
-                return emit(&entry, None);
-            }
-            match self.find(&handle.inode, &raw.name) {
-                Ok(found) => {
-                    let full = emit(&entry, Some(&found));
-                    if full {
-                        self.undo_lookup(found.attr.ino);
-                    }
-                    full
+        let mut stream = handle.stream.lock();
+        stream.seek(offset);
+        while !stream.ahead.is_empty() || refill(&handle, &mut stream)? {
+            // The caller's identity is taken once for several entries, and is off again before
+            // the tables and the store are asked.
+            let opened: Vec<_> = {
+                let _as_caller = may_search.then(|| creds.enter()).transpose()?;
+                let next = stream.ahead.iter().take(AT_ONCE);
+                next.map(|raw| open_entry(&handle, raw)).collect()
+            };
+            for found in opened {
+                let Some(raw) = stream.ahead.front() else {
+                    break;
+                };
+                if self.emit_found(&handle, raw, found, emit) {
+                    return Ok(());
                 }
-                Err(FsError::Io(e)) if e.raw_os_error() == Some(libc::ENOENT) => false,
-                Err(_) => emit(&entry, None),
+                stream.step();
             }
-        })
+        }
+        Ok(())
     }
+
+    /// True when the entry did not fit any more.
+    fn emit_found(
+        &self,
+        handle: &DirHandle,
+        raw: &Dirent,
+        found: Option<io::Result<OwnedFd>>,
+        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>) -> bool,
+    ) -> bool {
+        if raw.name.to_bytes() == RESERVED_NAME {
+            return false;
+        }
+        let entry = plain(raw);
+        let found = match found {
+            None => return emit(&entry, None),
+            Some(Err(e)) if e.raw_os_error() == Some(libc::ENOENT) => return false,
+            Some(found) => found.map_err(FsError::from),
+        };
+        match found.and_then(|fd| self.admit(fd, &handle.inode, &raw.name)) {
+            Ok((_, found)) => {
+                let full = emit(&entry, Some(&found));
+                if full {
+                    self.undo_lookup(found.attr.ino);
+                }
+                full
+            }
+            Err(_) => emit(&entry, None),
+        }
+    }
+}
+
+/// What stands for an entry, unless that is not looked up.
+fn open_entry(handle: &DirHandle, raw: &Dirent) -> Option<io::Result<OwnedFd>> {
+    let unlisted =
+        matches!(raw.name.to_bytes(), b"." | b"..") || raw.name.to_bytes() == RESERVED_NAME;
+    (!unlisted).then(|| sys::open_path(handle.inode.fd(), &raw.name))
 }
 
 fn plain(raw: &Dirent) -> DirEntry {
@@ -94,10 +134,7 @@ fn plain(raw: &Dirent) -> DirEntry {
 /// again next time.
 fn walk(handle: &DirHandle, offset: u64, each: &mut dyn FnMut(&Dirent) -> bool) -> Result<()> {
     let mut stream = handle.stream.lock();
-    if offset != stream.at {
-        stream.ahead.clear();
-        stream.at = offset;
-    }
+    stream.seek(offset);
     loop {
         if stream.ahead.is_empty() && !refill(handle, &mut stream)? {
             return Ok(());
@@ -106,8 +143,7 @@ fn walk(handle: &DirHandle, offset: u64, each: &mut dyn FnMut(&Dirent) -> bool) 
             if entry.name.to_bytes() != RESERVED_NAME && each(entry) {
                 return Ok(());
             }
-            stream.at = entry.next;
-            stream.ahead.pop_front();
+            stream.step();
         }
     }
 }

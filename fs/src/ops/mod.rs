@@ -16,6 +16,10 @@
 //! # Threads
 //! Everything may be called from any thread and, unless it says otherwise, may wait for the
 //! backing. The transport decides where.
+//!
+//! # Identity
+//! The caller's identity is taken for system calls on the backing and for nothing else. The store
+//! is never called with it: what the store creates belongs to the daemon, and counts as its.
 
 mod alloc;
 mod attr;
@@ -34,17 +38,17 @@ pub use canonical::OpenFile;
 pub use open::{Opened, Registrar};
 pub use xattr::Xattr;
 
-use crate::backing::identity;
 use crate::backing::{Backing, Creds};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, Handle};
-use crate::inode::{Inode, InodeTable};
+use crate::inode::{Inode, InodeTable, NoHandle, Place};
 use crate::types::{Caller, Entry, Name};
 use dashmap::DashMap;
 use layout_index::{FileId, Store};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -60,6 +64,10 @@ pub struct OverlayOptions {
 /// Called with a node number whose cached attributes the kernel must drop.
 pub type Invalidate = Box<dyn Fn(u64) + Send + Sync>;
 
+/// Called with files that the kernel should let go of. Must not wait: it is called within a
+/// request, and the kernel may want locks for this that the request's caller holds.
+pub type LetGo = Box<dyn Fn(Vec<Place>) + Send + Sync>;
+
 /// The file system: one backing, one store.
 pub struct Overlay {
     backing: Backing,
@@ -71,11 +79,15 @@ pub struct Overlay {
     dirs: DashMap<u64, Arc<DirHandle>>,
     next: AtomicU64,
     invalidate: OnceLock<Invalidate>,
+    let_go: OnceLock<LetGo>,
+    /// Files that the drain has made clean; see `admit`.
+    drained: AtomicU64,
+    told_of_descriptors: AtomicBool,
 }
 
 impl Overlay {
     pub fn new(options: OverlayOptions) -> io::Result<Arc<Self>> {
-        raise_file_limit()?;
+        let descriptors = raise_file_limit()?;
         let OverlayOptions {
             backing,
             store,
@@ -83,7 +95,7 @@ impl Overlay {
             ttl,
         } = options;
         let root = backing.root().try_clone_to_owned()?;
-        let inodes = InodeTable::new(root, &backing.root_identity());
+        let inodes = InodeTable::new(root, &backing.root_identity(), descriptors);
         Ok(Arc::new(Self {
             backing,
             store,
@@ -94,6 +106,9 @@ impl Overlay {
             dirs: DashMap::new(),
             next: AtomicU64::new(1),
             invalidate: OnceLock::new(),
+            let_go: OnceLock::new(),
+            drained: AtomicU64::new(0),
+            told_of_descriptors: AtomicBool::new(false),
         }))
     }
 
@@ -114,6 +129,18 @@ impl Overlay {
         if self.invalidate.set(invalidate).is_err() {
             tracing::warn!("the overlay is mounted already; the first mount stays informed");
         }
+    }
+
+    /// How to ask the kernel to let files go. The first one stays.
+    pub fn on_let_go(&self, let_go: LetGo) {
+        if self.let_go.set(let_go).is_err() {
+            tracing::warn!("the overlay is mounted already; the first mount stays informed");
+        }
+    }
+
+    /// As if the process could have no more than this many files open.
+    pub fn limit_descriptors(&self, descriptors: usize) {
+        self.inodes.set_descriptors(descriptors);
     }
 
     fn inode(&self, node: u64) -> Result<Arc<Inode>> {
@@ -147,30 +174,88 @@ impl Overlay {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts one lookup of what `fd` stands for. The caller tells the kernel, or forgets it.
-    fn admit(&self, fd: OwnedFd) -> Result<(Arc<Inode>, Entry)> {
-        let it = identity::identify(fd.as_fd())?;
+    /// Counts one lookup of what `fd` stands for, found as `name` in `dir`. The caller tells the
+    /// kernel, or forgets it. Not with the caller's identity in force.
+    fn admit(&self, fd: OwnedFd, dir: &Inode, name: &CStr) -> Result<(Arc<Inode>, Entry)> {
+        let drained = self.drained.load(Ordering::Acquire);
+        let it = self.backing.identify(fd.as_fd())?;
         if !self.backing.is_here(it.stat.dev) {
             return Err(FsError::OtherDevice);
         }
-        let inode = self.inodes.remember(fd, &it);
+        let place = Place {
+            parent: dir.node,
+            name: name.to_owned(),
+        };
+        let remembered = self.inodes.remember(fd, &it, place);
+        self.let_idle_files_go();
+        let Some(inode) = remembered else {
+            return Err(self.too_many_files());
+        };
+        let drained = drained != self.drained.load(Ordering::Acquire);
+        let attr = self
+            .attr_of_found(&inode, &it.stat, drained)
+            .inspect_err(|_| self.undo_lookup(inode.node))?;
         let entry = Entry {
-            attr: self.attr_of(&inode, &it.stat),
+            attr,
             generation: inode.generation(),
         };
         Ok((inode, entry))
     }
 
-    /// The kernel gives back `count` lookups of `node`. Never waits: if a node is left whose data
-    /// nobody can reach any more, it is handed back for `drop_unreachable`.
-    pub fn forget(&self, node: u64, count: u64) -> Option<Unreachable> {
-        let inode = self.inodes.forget(node, count)?;
-        inode.is_unlinked().then_some(Unreachable(inode.id))
+    /// For operations that make a name: they are not begun if the new file could not be known.
+    fn need_room(&self) -> Result<()> {
+        if self.inodes.has_room() {
+            return Ok(());
+        }
+        self.let_idle_files_go();
+        Err(self.too_many_files())
     }
 
-    /// No name, no handle and no lookup is left: what the log holds of the file goes.
-    pub fn drop_unreachable(&self, gone: Unreachable) {
-        let Unreachable(id) = gone;
+    fn need_handle(&self, node: u64) -> Result<()> {
+        self.inodes.add_handle(node).map_err(|e| match e {
+            NoHandle::Unknown => FsError::Stale(node),
+            NoHandle::Full => self.too_many_files(),
+        })
+    }
+
+    fn let_idle_files_go(&self) {
+        if let Some(let_go) = self.let_go.get() {
+            let idle = self.inodes.idle_files();
+            if !idle.is_empty() {
+                let_go(idle);
+            }
+        }
+    }
+
+    fn too_many_files(&self) -> FsError {
+        if !self.told_of_descriptors.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                known = self.inodes.len(),
+                open = self.handles.len() + self.dirs.len(),
+                "the kernel and the jobs hold as many files as there are descriptors; new ones \
+                 are refused with ENFILE. Raise the limit of open files (LimitNOFILE, fs.nr_open)"
+            );
+        }
+        FsError::TooManyFiles
+    }
+
+    /// The kernel gives back `count` lookups of `node`. Never waits: when that was the last
+    /// reference, the node is handed back, to be let go of where waiting is no harm. Closing the
+    /// last descriptor of a removed file makes the backing free it, which may take its time.
+    pub fn forget(&self, node: u64, count: u64) -> Option<Unreferenced> {
+        self.inodes.forget(node, count).map(Unreferenced)
+    }
+
+    /// Nothing refers to the node any more. If it has no name either, what the log holds of the
+    /// file goes.
+    pub fn let_go(&self, gone: Unreferenced) {
+        let Unreferenced(inode) = gone;
+        if inode.is_unlinked() {
+            self.drop_data(inode.id);
+        }
+    }
+
+    fn drop_data(&self, id: FileId) {
         let Some(file) = self.store.lookup(id) else {
             return;
         };
@@ -181,11 +266,14 @@ impl Overlay {
         }
     }
 
-    /// The drain made this file clean: its descriptor is not needed for that any more.
+    /// The drain made this file clean: its descriptor is not needed for that any more. Called
+    /// while the drain still holds the file.
     pub fn file_clean(&self, id: FileId) {
+        self.drained.fetch_add(1, Ordering::AcqRel);
         let is_dirty = || self.store.lookup(id).is_some_and(|f| !f.is_clean());
-        let gone = self.inodes.keep_while(&id, is_dirty);
-        drop(gone);
+        if let Some(gone) = self.inodes.keep_while(&id, is_dirty) {
+            self.let_go(Unreferenced(gone));
+        }
     }
 
     /// Number of files and directories the kernel or undrained data keep open here.
@@ -194,10 +282,10 @@ impl Overlay {
     }
 }
 
-/// A removed file that nothing refers to any more; see [`Overlay::drop_unreachable`].
+/// A node that nothing refers to any more; see [`Overlay::let_go`].
 #[must_use]
 #[derive(Debug)]
-pub struct Unreachable(FileId);
+pub struct Unreferenced(Arc<Inode>);
 
 /// An operation's directory, name and identity, checked in one place.
 struct At {
@@ -217,8 +305,8 @@ impl Overlay {
     }
 }
 
-/// Every known inode holds a descriptor, so take as many as the system gives.
-fn raise_file_limit() -> io::Result<()> {
+/// Every known inode holds a descriptor, so take as many as the system gives. Returns how many.
+fn raise_file_limit() -> io::Result<usize> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open")
@@ -226,12 +314,10 @@ fn raise_file_limit() -> io::Result<()> {
         .and_then(|s| s.trim().parse().ok())
         .unwrap_or(hard)
         .max(hard);
-    if soft >= most {
-        return Ok(());
-    }
     // Only root may pass the hard limit; everyone may reach it.
-    if setrlimit(Resource::RLIMIT_NOFILE, most, most).is_err() {
+    if soft < most && setrlimit(Resource::RLIMIT_NOFILE, most, most).is_err() {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }
-    Ok(())
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(usize::try_from(soft).unwrap_or(usize::MAX))
 }

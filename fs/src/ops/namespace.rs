@@ -4,9 +4,9 @@
 //! handle and the kernel's last lookup are gone: until then an open that was under way when the
 //! name went may still arrive, and must find the bytes.
 
-use super::{At, Overlay, Unreachable};
+use super::{At, Overlay, Unreferenced};
 use crate::backing::creds::with_umask;
-use crate::backing::identity::{self, Identified};
+use crate::backing::identity::Identified;
 use crate::backing::{Creds, sys};
 use crate::errno::{FsError, Result};
 use crate::inode::Inode;
@@ -23,14 +23,23 @@ impl Overlay {
         }
         let dir = self.directory(parent)?;
         let creds = Creds::of(caller);
-        let _as_caller = creds.enter()?;
-        self.find(&dir, name.as_c())
+        let found = {
+            let _as_caller = creds.enter()?;
+            sys::open_path(dir.fd(), name.as_c())?
+        };
+        Ok(self.admit(found, &dir, name.as_c())?.1)
     }
 
-    /// With the caller's identity in force.
-    pub(super) fn find(&self, dir: &Inode, name: &CStr) -> Result<Entry> {
-        let fd = sys::open_path(dir.fd(), name)?;
-        Ok(self.admit(fd)?.1)
+    /// Makes the name as the caller, and looks it up.
+    fn make(&self, at: At, make: impl FnOnce(&Inode, &CStr) -> io::Result<()>) -> Result<Entry> {
+        let At { dir, name, creds } = at;
+        self.need_room()?;
+        let made = {
+            let _as_caller = creds.enter()?;
+            make(&dir, name.as_c())?;
+            sys::open_path(dir.fd(), name.as_c())?
+        };
+        Ok(self.admit(made, &dir, name.as_c())?.1)
     }
 
     pub fn mkdir(
@@ -41,12 +50,11 @@ impl Overlay {
         mode: u32,
         umask: u32,
     ) -> Result<Entry> {
-        let At { dir, name, creds } = self.at(caller, parent, name)?;
-        let _as_caller = creds.enter()?;
-        with_umask(umask, mode & 0o7777, |mode| {
-            sys::mkdir(dir.fd(), name.as_c(), mode)
-        })?;
-        self.find(&dir, name.as_c())
+        self.make(self.at(caller, parent, name)?, |dir, name| {
+            with_umask(umask, mode & 0o7777, |mode| {
+                sys::mkdir(dir.fd(), name, mode)
+            })
+        })
     }
 
     /// Regular files, FIFOs, sockets and devices, with the caller's rights. The daemon never
@@ -61,12 +69,9 @@ impl Overlay {
         umask: u32,
         rdev: u64,
     ) -> Result<Entry> {
-        let At { dir, name, creds } = self.at(caller, parent, name)?;
-        let _as_caller = creds.enter()?;
-        with_umask(umask, mode, |mode| {
-            sys::mknod(dir.fd(), name.as_c(), mode, rdev)
-        })?;
-        self.find(&dir, name.as_c())
+        self.make(self.at(caller, parent, name)?, |dir, name| {
+            with_umask(umask, mode, |mode| sys::mknod(dir.fd(), name, mode, rdev))
+        })
     }
 
     pub fn symlink(
@@ -78,10 +83,9 @@ impl Overlay {
     ) -> Result<Entry> {
         let target = CString::new(target)
             .map_err(|_| FsError::Invalid("a link's target must not hold a zero byte"))?;
-        let At { dir, name, creds } = self.at(caller, parent, name)?;
-        let _as_caller = creds.enter()?;
-        sys::symlink(&target, dir.fd(), name.as_c())?;
-        self.find(&dir, name.as_c())
+        self.make(self.at(caller, parent, name)?, |dir, name| {
+            sys::symlink(&target, dir.fd(), name)
+        })
     }
 
     pub fn readlink(&self, caller: &Caller, node: u64) -> Result<Vec<u8>> {
@@ -92,18 +96,17 @@ impl Overlay {
     }
 
     pub fn link(&self, caller: &Caller, node: u64, parent: u64, name: &OsStr) -> Result<Entry> {
-        let At { dir, name, creds } = self.at(caller, parent, name)?;
         let inode = self.inode(node)?;
-        let _as_caller = creds.enter()?;
-        sys::link(inode.fd(), dir.fd(), name.as_c())?;
-        self.find(&dir, name.as_c())
+        self.make(self.at(caller, parent, name)?, |dir, name| {
+            sys::link(inode.fd(), dir.fd(), name)
+        })
     }
 
     pub fn unlink(&self, caller: &Caller, parent: u64, name: &OsStr) -> Result<()> {
         let At { dir, name, creds } = self.at(caller, parent, name)?;
         let victim = {
             let _as_caller = creds.enter()?;
-            let victim = victim(&dir, &name)?;
+            let victim = self.victim(&dir, &name)?;
             sys::unlink(dir.fd(), name.as_c(), 0)?;
             victim
         };
@@ -134,7 +137,7 @@ impl Overlay {
             let _as_caller = from.creds.enter()?;
             let replaces = flags & (libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) == 0;
             let victim = if replaces {
-                victim(&to, &to_name)?
+                self.victim(&to, &to_name)?
             } else {
                 None
             };
@@ -174,22 +177,25 @@ impl Overlay {
             tracing::error!(file = %it.id, %error, "a removal could not be recorded");
         }
         // Without the dirty mark the last reference decides; it may have gone meanwhile.
-        let last = self.inodes.keep_while(&it.id, || false);
-        if inode.is_none() || last.is_some() {
-            self.drop_unreachable(Unreachable(it.id));
+        match self.inodes.keep_while(&it.id, || false) {
+            Some(last) => self.let_go(Unreferenced(last)),
+            None if inode.is_none() => self.drop_data(it.id),
+            None => {}
         }
         Ok(())
     }
-}
 
-/// What is about to lose a name, if that is a regular file.
-fn victim(dir: &Inode, name: &Name) -> Result<Option<(OwnedFd, Identified)>> {
-    let fd = match sys::open_path(dir.fd(), name.as_c()) {
-        Ok(fd) => fd,
-        // Nothing there, or a mount point: the operation itself says what that means.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EXDEV)) => return Ok(None),
-        Err(e) => return Err(e.into()),
-    };
-    let it = identity::identify(fd.as_fd()).map_err(|e: io::Error| FsError::Io(e))?;
-    Ok(it.stat.is_file().then_some((fd, it)))
+    /// What is about to lose a name, if that is a regular file.
+    fn victim(&self, dir: &Inode, name: &Name) -> Result<Option<(OwnedFd, Identified)>> {
+        let fd = match sys::open_path(dir.fd(), name.as_c()) {
+            Ok(fd) => fd,
+            // Nothing there, or a mount point: the operation itself says what that means.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EXDEV)) => {
+                return Ok(None);
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let it = self.backing.identify(fd.as_fd())?;
+        Ok(it.stat.is_file().then_some((fd, it)))
+    }
 }

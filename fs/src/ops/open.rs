@@ -6,7 +6,8 @@
 //!
 //! - **Passthrough**: a clean file opened for reading (or for anything, when nothing is absorbed).
 //!   The kernel goes to the canonical file itself. While such handles are open, a writer gets one
-//!   too: its writes are right, just not absorbed.
+//!   too: its writes are right, just not absorbed. A reader that has closed may still be counted,
+//!   as the kernel does not wait for releases; so a writer gives them a moment first.
 //! - **Direct**: everything else, readers included. The kernel's page cache is bypassed: with it, a
 //!   read that was under way while another process wrote could leave the old bytes in the cache
 //!   after the write was answered, and one cached reader would make the kernel serialise all
@@ -21,7 +22,7 @@
 //! open tries read-write first: write-through and sparse seeks then work on every handle.
 
 use super::attr::truncate;
-use super::{At, Overlay, Unreachable};
+use super::{At, Overlay, Unreferenced};
 use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
 use crate::backing::{AsUser, Creds, sys};
 use crate::errno::{FsError, Result};
@@ -34,6 +35,10 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a writer waits for passthrough handles that may be closed already.
+const FOR_RELEASES: Duration = Duration::from_millis(20);
 
 /// The kernel opens a program to run it: execute permission is enough.
 const FMODE_EXEC: i32 = 0x20;
@@ -82,6 +87,7 @@ impl Overlay {
         registrar: Option<&dyn Registrar>,
     ) -> Result<(Entry, Opened)> {
         let At { dir, name, creds } = self.at(caller, parent, name)?;
+        self.need_room()?;
         let made = {
             let _as_caller = creds.enter()?;
             with_umask(umask, mode & 0o7777, |mode| {
@@ -92,7 +98,7 @@ impl Overlay {
         let (inode, entry, canonical) = match made {
             Ok(fd) => {
                 let path = sys::reopen(fd.as_fd(), libc::O_PATH)?;
-                let (inode, entry) = self.admit(path)?;
+                let (inode, entry) = self.admit(path, &dir, name.as_c())?;
                 (inode, entry, fd)
             }
             // Somebody was faster, and the caller does not mind.
@@ -101,7 +107,7 @@ impl Overlay {
                     let _as_caller = creds.enter()?;
                     sys::open_path(dir.fd(), name.as_c())?
                 };
-                let (inode, entry) = self.admit(found)?;
+                let (inode, entry) = self.admit(found, &dir, name.as_c())?;
                 let opened = if inode.is_file() {
                     open_canonical(&inode, &creds, flags)
                 } else {
@@ -122,7 +128,7 @@ impl Overlay {
     /// The kernel will not hear of this lookup.
     pub(super) fn undo_lookup(&self, node: u64) {
         if let Some(gone) = self.forget(node, 1) {
-            self.drop_unreachable(gone);
+            self.let_go(gone);
         }
     }
 
@@ -142,13 +148,12 @@ impl Overlay {
         if writable || flags & libc::O_TRUNC != 0 {
             inode.privileges_may_have_changed();
         }
+        self.need_handle(inode.node)?;
         if flags & libc::O_TRUNC != 0 {
             // The kernel leaves this to us when it sends O_TRUNC with the open.
-            self.strip_privileges(&inode, caller.uid != 0)?;
-            truncate(&file, &canonical, 0)?;
-        }
-        if !self.inodes.add_handle(inode.node) {
-            return Err(FsError::Stale(inode.node));
+            self.strip_privileges(&inode, caller.uid != 0)
+                .and_then(|()| truncate(&file.exclusive(), &canonical, 0))
+                .inspect_err(|_| self.handle_gone(&inode))?;
         }
         let passthrough = self.choose_mode(&inode, &file, canonical.fd(), writable, registrar);
         if writable {
@@ -178,9 +183,22 @@ impl Overlay {
         registrar: Option<&dyn Registrar>,
     ) -> Option<Registered> {
         let mut io = inode.io.lock();
+        if writable && self.absorb {
+            let deadline = Instant::now() + FOR_RELEASES;
+            while matches!(*io, IoMode::Passthrough { settled: false, .. }) {
+                if inode.io_closed.wait_until(&mut io, deadline).timed_out() {
+                    break;
+                }
+            }
+        }
         match &mut *io {
-            IoMode::Passthrough(count, registered) => {
-                *count += 1;
+            IoMode::Passthrough {
+                handles,
+                settled,
+                registered,
+            } => {
+                *handles += 1;
+                *settled |= writable;
                 return Some(registered.clone());
             }
             IoMode::Direct(count) => {
@@ -195,7 +213,11 @@ impl Overlay {
             _ => None,
         };
         *io = match &registered {
-            Some(registered) => IoMode::Passthrough(1, registered.clone()),
+            Some(registered) => IoMode::Passthrough {
+                handles: 1,
+                settled: writable,
+                registered: registered.clone(),
+            },
             None => IoMode::Direct(1),
         };
         registered
@@ -217,8 +239,13 @@ impl Overlay {
         {
             let mut io = inode.io.lock();
             match &mut *io {
-                IoMode::Direct(count) | IoMode::Passthrough(count, _) if *count > 1 => *count -= 1,
-                _ => *io = IoMode::Closed,
+                IoMode::Direct(handles) | IoMode::Passthrough { handles, .. } if *handles > 1 => {
+                    *handles -= 1;
+                }
+                _ => {
+                    *io = IoMode::Closed;
+                    inode.io_closed.notify_all();
+                }
             }
         }
         if writable {
@@ -226,12 +253,14 @@ impl Overlay {
         }
         self.inodes
             .keep_while(&inode.id, || !file.is_clean() && !inode.is_unlinked());
-        if let Some(gone) = self.inodes.remove_handle(inode.node)
-            && gone.is_unlinked()
-        {
-            self.drop_unreachable(Unreachable(gone.id));
-        }
+        self.handle_gone(&inode);
         Ok(())
+    }
+
+    fn handle_gone(&self, inode: &Inode) {
+        if let Some(gone) = self.inodes.remove_handle(inode.node) {
+            self.let_go(Unreferenced(gone));
+        }
     }
 
     pub fn opendir(&self, caller: &Caller, node: u64) -> Result<u64> {
@@ -241,9 +270,7 @@ impl Overlay {
             let _as_caller = creds.enter()?;
             sys::reopen(inode.fd(), libc::O_RDONLY | libc::O_DIRECTORY)?
         };
-        if !self.inodes.add_handle(node) {
-            return Err(FsError::Stale(node));
-        }
+        self.need_handle(node)?;
         let fh = self.new_fh();
         let handle = DirHandle {
             inode,
@@ -256,8 +283,7 @@ impl Overlay {
 
     pub fn releasedir(&self, fh: u64) -> Result<()> {
         let (_, handle) = self.dirs.remove(&fh).ok_or(FsError::BadHandle(fh))?;
-        let gone = self.inodes.remove_handle(handle.inode.node);
-        drop(gone);
+        self.handle_gone(&handle.inode);
         Ok(())
     }
 }

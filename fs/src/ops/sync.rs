@@ -3,7 +3,9 @@
 //! fsync promises that bytes *and the file that holds them* survive a power failure. The bytes are
 //! in the log; that the file exists is in the backing, whose own journal may still hold the
 //! creation back. So the canonical file is synced too, at least once for each file, or the log
-//! would hold synced bytes of a file that never was.
+//! would hold synced bytes of a file that never was. fdatasync and O_DSYNC leave that out only if
+//! the store knows of nothing that went to the canonical file past the log (written through, cut,
+//! allocated, written by the kernel itself before this dirty life) and was not synced since.
 
 use super::Overlay;
 use super::open::report;
@@ -16,13 +18,12 @@ impl Overlay {
         let handle = self.handle(fh)?;
         let (inode, file) = (&handle.inode, &handle.file);
         file.sync()?;
-        let written_through = file.canonical_unsynced();
-        if !data_only || written_through || !inode.is_synced() || file.is_clean() {
-            handle.canonical.sync_all().inspect_err(|_| {
-                if written_through {
-                    file.canonical_sync_failed();
-                }
-            })?;
+        let unsynced = file.canonical_unsynced();
+        if !data_only || unsynced.is_some() || !inode.is_synced() || file.is_clean() {
+            handle.canonical.sync_all()?;
+            if let Some(changes) = unsynced {
+                file.canonical_synced(changes);
+            }
             inode.set_synced();
         }
         report(file)

@@ -11,13 +11,14 @@
 //! have newer records, so a stripe that is done again cannot bring back older ones.
 //! *Killed in 5*: the file is dirty with no extents, and 5 is done again.
 
+use super::exclusive::Held;
 use super::{CanonicalGuard, Drained, File, Snapshot};
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
 use crate::extent::Place;
 use crate::log::record::{Kind, Record};
 use crate::shared::Gone;
-use crate::types::ByteRange;
+use crate::types::{ByteRange, FileNo};
 use std::sync::atomic::Ordering;
 
 impl File {
@@ -65,6 +66,8 @@ impl File {
         let Some(no) = self.inner().life.as_ref().map(|life| life.no) else {
             return Ok(());
         };
+        // A checkpoint must not count the record as done before memory says so too.
+        let _floor = self.hold_range(ByteRange { start: 0, end: 0 });
         for stripe in done {
             self.shared.log.append_control(Record {
                 offset: stripe.range.start,
@@ -146,12 +149,16 @@ impl File {
             arg: limit,
             ..Record::control(Kind::Trimmed, no)
         };
-        self.shared.log.append_control(record)?;
-        self.shared.log.sync()?;
-        if let Some(life) = &mut self.inner().life {
-            life.trimmed(limit);
+        {
+            // Record and memory in one go: a checkpoint between them would count the record as
+            // done, keep the limit, and a crash would cut off what is drained beyond it next.
+            let mut inner = self.inner();
+            self.shared.log.append_control(record)?;
+            if let Some(life) = &mut inner.life {
+                life.trimmed(limit);
+            }
         }
-        Ok(())
+        self.shared.log.sync()
     }
 
     /// If nothing is undrained: sets size and time of the canonical file, syncs it, records that
@@ -167,12 +174,14 @@ impl File {
             // Whether RocksDB still has visible extents is known after a merge.
             crate::maintain::checkpoint(&self.shared)?;
         }
+        // Nobody else changes the canonical file from here on: its size is ours to set.
+        let _all = self.canonical.lock(ByteRange::ALL);
         let (generation, size, mtime) = {
             let inner = self.inner();
             let Some(life) = &inner.life else {
                 return Ok(true);
             };
-            if !life.is_drained() || life.row.unlinked {
+            if !life.is_drained() || life.row.unlinked || life.row.limit != u64::MAX {
                 return Ok(false);
             }
             (life.generation, life.row.size, life.row.mtime)
@@ -181,10 +190,10 @@ impl File {
         let len = canonical
             .size()
             .map_err(|e| StoreError::io("stat", name(), e))?;
-        if len < size {
+        if len != size {
             canonical
                 .set_len(size)
-                .map_err(|e| StoreError::io("extend", name(), e))?;
+                .map_err(|e| StoreError::io("set the size of", name(), e))?;
         }
         match canonical.set_mtime(mtime.0) {
             // A file that others may write but only its owner may date: its time is the drain's.
@@ -194,34 +203,29 @@ impl File {
         canonical
             .sync()
             .map_err(|e| StoreError::io("sync", name(), e))?;
-
-        let mut inner = self.inner();
-        let unchanged = inner.life.as_ref().is_some_and(|life| {
-            life.generation == generation && life.is_drained() && life.row.limit == u64::MAX
-        });
-        let Some(no) = inner.life.as_ref().map(|life| life.no) else {
-            return Ok(true);
+        let Some((no, held)) = self.hold_if_unchanged(generation) else {
+            return Ok(false);
         };
-        let floor = self.shared.log.next_seq();
-        let ticket = match inner.active.try_hold(ByteRange::ALL, floor) {
-            Some(ticket) if unchanged => ticket,
-            Some(ticket) => {
-                self.release(inner, ticket);
-                return Ok(false);
-            }
-            None => return Ok(false),
-        };
-        drop(inner);
-        let recorded = self
-            .shared
+        self.shared
             .log
-            .append_control(Record::control(Kind::Clean, no));
-        let pin = recorded
-            .is_ok()
-            .then(|| self.end_life(Gone::Elsewhere))
-            .flatten();
-        self.release(self.inner(), ticket);
+            .append_control(Record::control(Kind::Clean, no))?;
+        let pin = self.end_life(Gone::Elsewhere);
+        drop(held);
         drop(pin);
-        recorded.map(|_| true)
+        Ok(true)
+    }
+
+    /// All write ranges, if nobody has one and nothing has changed since `generation`.
+    fn hold_if_unchanged(&self, generation: u64) -> Option<(FileNo, Held<'_>)> {
+        let mut inner = self.inner();
+        let life = inner
+            .life
+            .as_ref()
+            .filter(|life| life.generation == generation)?;
+        let no = life.no;
+        let ticket = inner
+            .active
+            .try_hold(ByteRange::ALL, self.shared.log.next_seq())?;
+        Some((no, Held { file: self, ticket }))
     }
 }

@@ -28,8 +28,8 @@ pub struct Exclusive<'a> {
 /// A write range, let go of when dropped.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
-    file: &'a File,
-    ticket: Ticket,
+    pub(super) file: &'a File,
+    pub(super) ticket: Ticket,
 }
 
 /// The payload of an `Intro` record.
@@ -37,6 +37,10 @@ pub(crate) struct Held<'a> {
 pub(crate) struct IntroPayload {
     pub id: FileId,
     pub intro: Intro,
+    /// The canonical file was cut to `intro.size` and a power failure may undo that: what lies
+    /// beyond is not to be seen, and the drain cuts again.
+    #[serde(default)]
+    pub cut: bool,
 }
 
 impl File {
@@ -65,10 +69,7 @@ impl File {
         self.shared
             .log
             .append_control(Record::control(Kind::Unlinked, no))?;
-        exclusive.change(|life| {
-            life.row.unlinked = true;
-            life.row_changed = true;
-        })
+        exclusive.change(Life::unlink)
     }
 
     pub fn is_unlinked(&self) -> bool {
@@ -141,7 +142,11 @@ impl Exclusive<'_> {
         let file = self.file;
         let shared = &file.shared;
         let no = shared.log.new_file_no();
-        let payload = IntroPayload { id: file.id, intro };
+        let payload = IntroPayload {
+            id: file.id,
+            intro,
+            cut: file.inner().canonical_cut,
+        };
         let data = serde_json::to_vec(&payload)
             .map_err(|e| StoreError::Unusable(format!("introduction of file {}: {e}", file.id)))?;
         let write = Write {
@@ -152,9 +157,14 @@ impl Exclusive<'_> {
             time: Timestamp::now(),
         };
         shared.log.append(no.0, write, |_, _| {})?;
-        let row = row_of(file.id, &payload.intro);
+        let row = row_of(&payload);
         let tally = shared.tally(no, row.uid);
-        file.inner().life = Some(Life::new(no, row, tally));
+        let mut inner = file.inner();
+        inner.life = Some(Life::new(no, row, tally));
+        inner.canonical_cut = false;
+        // What was done to the canonical file before may not be durable yet.
+        inner.canonical_changes += 1;
+        drop(inner);
         let pinned = shared
             .files
             .lock()
@@ -169,7 +179,14 @@ impl Exclusive<'_> {
 
     /// `Clean` if there is no life: change the canonical file while holding this.
     pub fn truncate(&self, size: u64, now: Timestamp) -> Result<()> {
-        let no = self.file.life_no().ok_or(StoreError::Clean)?;
+        let Some(no) = self.file.life_no() else {
+            // The caller cuts the canonical file. Only its sync makes that last, and a life that
+            // begins before then must not count on it.
+            let mut inner = self.file.inner();
+            inner.canonical_changes += 1;
+            inner.canonical_cut = true;
+            return Err(StoreError::Clean);
+        };
         let record = Record {
             offset: size,
             time: now,
@@ -182,7 +199,10 @@ impl Exclusive<'_> {
     /// The range reads as zeros from now on (punched or zeroed). Grows the file only if `grow`.
     /// `Clean` as above.
     pub fn zero(&self, range: ByteRange, grow: bool, now: Timestamp) -> Result<()> {
-        let no = self.file.life_no().ok_or(StoreError::Clean)?;
+        let Some(no) = self.file.life_no() else {
+            self.file.inner().canonical_changes += 1;
+            return Err(StoreError::Clean);
+        };
         let record = Record {
             offset: range.start,
             len: range.len(),
@@ -212,16 +232,17 @@ impl Drop for Held<'_> {
     }
 }
 
-pub(crate) fn row_of(id: FileId, intro: &Intro) -> FileRow {
+pub(crate) fn row_of(payload: &IntroPayload) -> FileRow {
+    let intro = &payload.intro;
     FileRow {
-        id,
+        id: payload.id,
         uid: intro.uid,
         gid: intro.gid,
         handle: intro.handle.clone(),
         path: intro.path.clone(),
         size: intro.size,
         mtime: intro.mtime,
-        limit: u64::MAX,
+        limit: if payload.cut { intro.size } else { u64::MAX },
         unlinked: false,
     }
 }

@@ -127,6 +127,11 @@ impl Life {
         self.changed();
     }
 
+    pub fn unlink(&mut self) {
+        self.row.unlinked = true;
+        self.changed();
+    }
+
     /// The canonical file (or nothing) is newest in `range` now, whatever the layers hold.
     pub fn hide(&mut self, shared: &Shared, range: ByteRange, seq: Seq, why: Gone) {
         let before = self.hot.len();

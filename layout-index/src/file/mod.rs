@@ -126,11 +126,13 @@ pub struct File {
 pub(crate) struct Inner {
     pub life: Option<Life>,
     pub active: RangeSet,
-    waiting: usize,
     error: Option<StickyError>,
     error_unreported: bool,
-    /// Bytes written through since the canonical file was last synced.
-    through_unsynced: bool,
+    /// Counts changes to the canonical file outside the drain, and up to which it was synced.
+    canonical_changes: u64,
+    canonical_synced: u64,
+    /// The canonical file was cut while no life could say so.
+    canonical_cut: bool,
 }
 
 impl File {
@@ -186,19 +188,16 @@ impl File {
     /// Waits for `range` to be free of writers and takes it.
     fn hold<'a>(&'a self, range: ByteRange) -> (MutexGuard<'a, Inner>, Ticket) {
         let mut inner = self.inner();
-        loop {
-            if let Some(ticket) = inner.active.try_hold(range, self.shared.log.next_seq()) {
-                return (inner, ticket);
-            }
-            inner.waiting += 1;
+        let ticket = inner.active.wait_for(range);
+        while !inner.active.try_turn(ticket, self.shared.log.next_seq()) {
             self.released.wait(&mut inner);
-            inner.waiting -= 1;
         }
+        (inner, ticket)
     }
 
     fn release(&self, mut inner: MutexGuard<'_, Inner>, ticket: Ticket) {
         inner.active.release(ticket);
-        if inner.waiting > 0 {
+        if inner.active.is_awaited() {
             self.released.notify_all();
         }
     }

@@ -5,6 +5,7 @@
 //! byte from the log is checked against the checksum of its unit before anyone sees it.
 
 use super::{DirtyStripe, File};
+use crate::checksum;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
 use crate::extent::{Extent, ExtentMap, Place, Unit};
@@ -238,7 +239,7 @@ impl File {
         };
         if log.skip == 0 && out.len() == log.unit.len as usize {
             let n = log.segment.read_payload(out, u64::from(log.unit.offset))?;
-            let good = n == out.len() && crc32c::crc32c(out) == log.unit.crc;
+            let good = n == out.len() && checksum::crc32c(out) == log.unit.crc;
             return if good { Ok(()) } else { Err(damaged()) };
         }
         SCRATCH.with_borrow_mut(|scratch| {

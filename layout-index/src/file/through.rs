@@ -9,7 +9,7 @@ use super::File;
 use super::write::write_range;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
-use crate::extent::Place;
+use crate::extent::{Extent, Place};
 use crate::log::record::{Kind, Record};
 use crate::shared::Gone;
 use crate::types::{ByteRange, Timestamp};
@@ -39,21 +39,20 @@ impl File {
             drop(inner);
             let result = self.through_held(canonical, range, data);
             let mut inner = self.inner();
-            inner.through_unsynced = true;
+            inner.canonical_changes += 1;
             self.release(inner, ticket);
             return result;
         }
     }
 
     fn through_held(&self, canonical: &dyn DiskFile, range: ByteRange, data: &[u8]) -> Result<()> {
-        let hides = match self.view(range) {
+        let dirty = match self.view(range) {
             Err(StoreError::Clean) => None,
-            view => Some(
-                view?
-                    .extents
-                    .iter()
-                    .any(|(_, e)| e.place != Place::Canonical),
-            ),
+            view => {
+                let view = view?;
+                let undrained = |(_, e): &(u64, Extent)| e.place != Place::Canonical;
+                Some((view.extents.iter().any(undrained), range.end > view.size))
+            }
         };
         let name = || self.id.to_string();
         canonical
@@ -62,7 +61,9 @@ impl File {
         self.shared
             .through
             .fetch_add(range.len(), Ordering::Relaxed);
-        let Some(hides) = hides else { return Ok(()) };
+        let Some((hides, grows)) = dirty else {
+            return Ok(());
+        };
         if hides {
             canonical
                 .sync()
@@ -79,9 +80,9 @@ impl File {
             ..Record::control(Kind::Through, no)
         };
         let seq = match self.shared.log.append_control(record) {
-            // A broken log cannot say that its older bytes are void, so over those the write
-            // fails. Elsewhere it stands by itself.
-            Err(StoreError::Failed { .. }) if !hides => self.shared.upto_now(),
+            // A broken log cannot say that its older bytes are void or that the file has grown,
+            // so there the write fails. Elsewhere it stands by itself.
+            Err(StoreError::Failed { .. }) if !hides && !grows => self.shared.upto_now(),
             other => other?,
         };
         if let Some(life) = &mut self.inner().life {
@@ -101,14 +102,16 @@ impl File {
         }
     }
 
-    /// True, once, when bytes were written through since the last call: the caller syncs the
-    /// canonical file, and says so with [`File::canonical_sync_failed`] if that fails.
-    pub fn canonical_unsynced(&self) -> bool {
-        std::mem::take(&mut self.inner().through_unsynced)
+    /// Something when the canonical file may have bytes that a power failure would lose: the
+    /// caller syncs it and hands this number to [`File::canonical_synced`].
+    pub fn canonical_unsynced(&self) -> Option<u64> {
+        let inner = self.inner();
+        (inner.canonical_changes > inner.canonical_synced).then_some(inner.canonical_changes)
     }
 
-    pub fn canonical_sync_failed(&self) {
-        self.inner().through_unsynced = true;
+    pub fn canonical_synced(&self, changes: u64) {
+        let mut inner = self.inner();
+        inner.canonical_synced = inner.canonical_synced.max(changes);
     }
 }
 

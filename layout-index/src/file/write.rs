@@ -47,8 +47,14 @@ impl File {
         if data.is_empty() {
             return Ok(());
         }
-        while self.shared.memory_is_short() && self.shared.maintenance.state.lock().running {
+        if self.shared.memory_is_short() {
+            if let Some(failure) = self.shared.log.failure() {
+                return Err(failure);
+            }
             self.shared.wait_for_memory();
+            if self.shared.memory_is_short() {
+                return Err(StoreError::Full);
+            }
         }
         let (inner, ticket) = self.hold(write_range(offset, data.len() as u64)?);
         self.write_held(inner, ticket, lane, offset, data)
@@ -124,15 +130,15 @@ impl File {
         });
         let time = (write.kind == Kind::Write).then_some(write.time);
         let mut inner = self.inner();
-        match (&result, &mut inner.life) {
-            (Ok(()), Some(life)) => {
+        match &mut inner.life {
+            // Also when the rest of it failed: what is in the log comes back after a crash, so
+            // it is there now, and whoever writes over it has to say so.
+            Some(life) => {
                 for (segment, record) in &placed {
                     life.put(&self.shared, record.offset, record.extent(*segment), time);
                 }
             }
-            // Part of it may be in the log; the caller writes the whole range elsewhere, and
-            // says so with a later record.
-            _ => forget_placed(self, &placed),
+            None => forget_placed(self, &placed),
         }
         (inner, result)
     }

@@ -10,7 +10,8 @@ use crate::types::{ByteRange, FileNo};
 use rocksdb::{DBRawIterator, WriteBatch};
 
 /// Keys in one batch: large enough to be cheap, small enough not to count as memory.
-const BATCH: usize = 16 * 1024;
+/// Tests spill all the time.
+const BATCH: usize = if cfg!(test) { 3 } else { 16 * 1024 };
 /// Steps to try before a seek: a seek costs about as much as this many.
 const STEPS: usize = 24;
 
@@ -23,41 +24,46 @@ pub struct Change<'a> {
     pub has_cold: bool,
 }
 
-/// How a merge changed the number and the bytes of a file's extents in the index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
-    pub added: u64,
-    pub removed: u64,
+/// What a batch that has been written did to a file's stored extents.
+pub struct Merged<'a> {
+    /// Parts of older extents that are no longer there.
+    pub gone: &'a [(u64, Extent)],
+    /// How many stored extents there are now, compared with before.
+    pub count: i64,
 }
 
 impl Index {
-    /// Applies `change`; `gone` is called with every part of an older extent that it replaced.
-    pub fn merge(&self, change: &Change<'_>, mut gone: impl FnMut(u64, Extent)) -> Result<Merged> {
+    /// Applies `change`; `written` is called after each batch.
+    ///
+    /// Batches end only where everything that the recent extents do not cover is stored: what
+    /// they do cover, readers see in memory, and replay sees in the log.
+    pub fn merge(&self, change: &Change<'_>, written: &mut dyn FnMut(Merged<'_>)) -> Result<()> {
         let mut out = Out {
             index: self,
             no: change.no,
             batch: WriteBatch::default(),
-            merged: Merged::default(),
+            gone: Vec::new(),
+            count: 0,
+            written,
         };
         out.batch.put(file_key(change.no), encode_row(change.row)?);
         let mut cold = change.has_cold.then(|| Cold::new(self, change.no));
         for (&start, extent) in change.recent.iter() {
-            let range = ByteRange {
-                start,
-                end: extent.end,
-            };
             if let Some(cold) = &mut cold {
-                cold.clear(range, &mut out, &mut gone)?;
+                cold.clear(
+                    ByteRange {
+                        start,
+                        end: extent.end,
+                    },
+                    &mut out,
+                )?;
             }
             if extent.place != Place::Canonical {
-                out.put(start, extent)?;
+                out.put(start, extent);
             }
+            out.spill(BATCH)?;
         }
-        if let Some(cold) = &mut cold {
-            cold.settle(&mut out)?;
-        }
-        self.write(out.batch)?;
-        Ok(out.merged)
+        out.spill(0)
     }
 }
 
@@ -65,26 +71,32 @@ struct Out<'a> {
     index: &'a Index,
     no: FileNo,
     batch: WriteBatch,
-    merged: Merged,
+    gone: Vec<(u64, Extent)>,
+    count: i64,
+    written: &'a mut dyn FnMut(Merged<'_>),
 }
 
 impl Out<'_> {
-    fn put(&mut self, start: u64, extent: &Extent) -> Result<()> {
+    fn put(&mut self, start: u64, extent: &Extent) {
         self.batch
             .put(extent_key(self.no, start), encode_extent(extent));
-        self.merged.added += 1;
-        self.spill()
+        self.count += 1;
     }
 
-    fn delete(&mut self, start: u64) -> Result<()> {
+    fn delete(&mut self, start: u64) {
         self.batch.delete(extent_key(self.no, start));
-        self.merged.removed += 1;
-        self.spill()
+        self.count -= 1;
     }
 
-    fn spill(&mut self) -> Result<()> {
-        if self.batch.len() >= BATCH {
+    fn spill(&mut self, at: usize) -> Result<()> {
+        if self.batch.len() >= at {
             self.index.write(std::mem::take(&mut self.batch))?;
+            (self.written)(Merged {
+                gone: &self.gone,
+                count: self.count,
+            });
+            self.gone.clear();
+            self.count = 0;
         }
         Ok(())
     }
@@ -94,17 +106,9 @@ impl Out<'_> {
 struct Cold<'a> {
     iter: DBRawIterator<'a>,
     no: FileNo,
-    /// The extent under the cursor, cut by what has been cleared of it; with its stored start.
-    current: Option<Current>,
+    /// The extent under the cursor, or what is stored of it now.
+    current: Option<(u64, Extent)>,
     started: bool,
-}
-
-#[derive(Clone, Copy)]
-struct Current {
-    stored_start: u64,
-    start: u64,
-    extent: Extent,
-    changed: bool,
 }
 
 impl<'a> Cold<'a> {
@@ -118,78 +122,48 @@ impl<'a> Cold<'a> {
     }
 
     /// Removes `range` from the stored extents. Ranges must come in order.
-    fn clear(
-        &mut self,
-        range: ByteRange,
-        out: &mut Out<'_>,
-        gone: &mut impl FnMut(u64, Extent),
-    ) -> Result<()> {
-        self.advance_to(range.start, out)?;
-        while let Some(mut current) = self.current {
-            if current.start >= range.end {
-                break;
-            }
-            if let Some((s, part)) = current.extent.cut(current.start, range) {
-                gone(s, part);
-                let left = ByteRange {
+    fn clear(&mut self, range: ByteRange, out: &mut Out<'_>) -> Result<()> {
+        self.advance_to(range.start)?;
+        while let Some((start, extent)) = self.current.filter(|(start, _)| *start < range.end) {
+            out.gone.extend(extent.cut(start, range));
+            out.delete(start);
+            if let Some((s, left)) = extent.cut(
+                start,
+                ByteRange {
                     start: 0,
                     end: range.start,
-                };
-                if let Some((s, left)) = current.extent.cut(current.start, left) {
-                    out.put(s, &left)?;
-                    if s == current.stored_start {
-                        // Replaced in place: the count of the stored one stands for it.
-                        out.merged.removed += 1;
-                        current.stored_start = u64::MAX;
-                    }
-                }
-                let right = ByteRange {
-                    start: range.end,
-                    end: u64::MAX,
-                };
-                match current.extent.cut(current.start, right) {
-                    Some((s, rest)) => {
-                        if current.stored_start != u64::MAX {
-                            out.delete(current.stored_start)?;
-                        }
-                        self.current = Some(Current {
-                            stored_start: u64::MAX,
-                            start: s,
-                            extent: rest,
-                            changed: true,
-                        });
-                        break;
-                    }
-                    None => {
-                        if current.stored_start != u64::MAX {
-                            out.delete(current.stored_start)?;
-                        }
-                        self.step(out, false)?;
-                    }
-                }
-            } else {
-                self.step(out, true)?;
+                },
+            ) {
+                out.put(s, &left);
             }
+            let right = ByteRange {
+                start: range.end,
+                end: u64::MAX,
+            };
+            match extent.cut(start, right) {
+                Some((s, rest)) => {
+                    out.put(s, &rest);
+                    self.current = Some((s, rest));
+                }
+                None => self.step()?,
+            }
+            out.spill(BATCH)?;
         }
         Ok(())
     }
 
     /// Moves to the first stored extent that ends after `at`.
-    fn advance_to(&mut self, at: u64, out: &mut Out<'_>) -> Result<()> {
+    fn advance_to(&mut self, at: u64) -> Result<()> {
         if !self.started {
             self.started = true;
             self.seek(at)?;
         }
         let mut steps = 0;
-        while let Some(current) = self.current {
-            if current.extent.end > at {
-                break;
-            }
+        while self.current.is_some_and(|(_, extent)| extent.end <= at) {
             if steps == STEPS {
-                self.settle(out)?;
                 self.seek(at)?;
             } else {
-                self.step(out, true)?;
+                self.step()?;
             }
             steps += 1;
         }
@@ -206,24 +180,11 @@ impl<'a> Cold<'a> {
         Ok(())
     }
 
-    fn step(&mut self, out: &mut Out<'_>, keep: bool) -> Result<()> {
-        if keep {
-            self.settle(out)?;
-        }
+    fn step(&mut self) -> Result<()> {
         if self.iter.valid() {
             self.iter.next();
         }
         self.load()
-    }
-
-    /// Writes back what is left of the current extent if it was cut.
-    fn settle(&mut self, out: &mut Out<'_>) -> Result<()> {
-        if let Some(current) = self.current.take()
-            && current.changed
-        {
-            out.put(current.start, &current.extent)?;
-        }
-        Ok(())
     }
 
     fn load(&mut self) -> Result<()> {
@@ -232,13 +193,7 @@ impl<'a> Cold<'a> {
             && let Some((no, start)) = decode_extent_key(key)
             && no == self.no
         {
-            let extent = decode_extent(no, value)?;
-            self.current = Some(Current {
-                stored_start: start,
-                start,
-                extent,
-                changed: false,
-            });
+            self.current = Some((start, decode_extent(no, value)?));
         }
         Ok(self.iter.status()?)
     }

@@ -3,6 +3,7 @@
 use super::record::{Kind, Payload, RECORD_LEN, Record};
 use super::segment::{Segment, records_len};
 use super::{Log, Room, Write};
+use crate::checksum;
 use crate::error::{Result, StoreError};
 use crate::extent::UNIT_MAX;
 use crate::types::{FileNo, Seq};
@@ -94,7 +95,7 @@ impl Lane {
                     Chain {
                         file_end: file_at + u64::from(len),
                         unit_len: c.unit_len + len,
-                        crc: crc32c::crc32c_append(c.crc, chunk),
+                        crc: checksum::append(c.crc, chunk),
                         ..c
                     }
                 }
@@ -102,7 +103,7 @@ impl Lane {
                     file: write.file,
                     file_end: file_at + u64::from(len),
                     unit_len: len,
-                    crc: crc32c::crc32c(chunk),
+                    crc: checksum::crc32c(chunk),
                 },
             };
             let record = Record {
@@ -200,7 +201,7 @@ impl Lane {
 
     /// A sealed segment that is durable needs no more looking after.
     pub fn forget_if_sealed(&mut self, segment: &Segment) {
-        if segment.is_sealed() {
+        if segment.is_sealed() && segment.is_synced() {
             self.sealed_unsynced.retain(|s| s.id != segment.id);
         }
     }
@@ -209,6 +210,10 @@ impl Lane {
     /// a torn tail from damage.
     pub fn note_synced(&mut self, log: &Log, segment: &Arc<Segment>, upto: u64) -> Result<()> {
         self.forget_if_sealed(segment);
+        if self.segment.is_none() {
+            // Not worth a new segment: recovery then checks more than it must.
+            return Ok(());
+        }
         let marker = Record {
             arg: upto,
             ..Record::control(Kind::Synced, FileNo(segment.id.into()))

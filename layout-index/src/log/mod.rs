@@ -15,6 +15,7 @@ pub mod lane;
 pub mod record;
 pub mod segment;
 
+use crate::checksum;
 use crate::disk::Disk;
 use crate::error::{Result, StoreError};
 use crate::space::SpaceBook;
@@ -43,6 +44,10 @@ pub struct Log {
     next_seq: AtomicU64,
     next_segment: AtomicU32,
     dir_unsynced: AtomicBool,
+    /// Held over a sync of the directory: who comes second must not return before it is done.
+    dir_syncing: Mutex<()>,
+    /// Segments of an earlier daemon that was killed: what it had not synced is still not.
+    inherited: Mutex<Vec<Arc<Segment>>>,
     failure: OnceLock<(String, String)>,
     pub space: SpaceBook,
     /// Users' bytes appended, and those known durable.
@@ -113,6 +118,8 @@ impl Log {
             next_seq: AtomicU64::new(1),
             next_segment: AtomicU32::new(next),
             dir_unsynced: AtomicBool::new(true),
+            dir_syncing: Mutex::default(),
+            inherited: Mutex::default(),
             failure: OnceLock::new(),
             space,
             appended: AtomicU64::new(0),
@@ -128,6 +135,19 @@ impl Log {
     /// Recovery says where numbering goes on.
     pub fn resume_after(&self, seq: Seq) {
         self.next_seq.fetch_max(seq.0 + 1, Ordering::AcqRel);
+    }
+
+    /// Recovery found records in `segments` that the index does not have yet and that nobody may
+    /// have synced. The next sync does, and leaves no word of it: torn records in them stay torn.
+    pub fn inherit(&self, segments: Vec<Arc<Segment>>) {
+        *self.inherited.lock() = segments;
+    }
+
+    /// Takes no more appends: something other than the log failed for good.
+    pub fn stop(&self, what: &str, cause: &dyn std::fmt::Display) {
+        if self.failure.set((what.into(), cause.to_string())).is_ok() {
+            tracing::error!(what, error = %cause, "the store takes no more writes");
+        }
     }
 
     pub fn segment(&self, id: u32) -> Option<Arc<Segment>> {
@@ -151,7 +171,10 @@ impl Log {
     /// Sorts an error of a log call: no space is `Full`, anything else stops the log.
     fn judge(&self, error: StoreError) -> StoreError {
         match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full,
+            // These pass; the write goes to the canonical file meanwhile.
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                StoreError::Full
+            }
             _ => {
                 let StoreError::Io { op, path, source } = &error else {
                     return error;
@@ -254,12 +277,20 @@ impl Log {
     }
 
     fn sync_lanes(&self) -> Result<()> {
+        let syncing = self.dir_syncing.lock();
         if self.dir_unsynced.swap(false, Ordering::AcqRel)
             && let Err(e) = self.disk.sync_dir(&self.dir)
         {
             self.dir_unsynced.store(true, Ordering::Release);
             return Err(StoreError::io("sync", &self.dir, e));
         }
+        drop(syncing);
+        let mut inherited = self.inherited.lock();
+        while let Some(segment) = inherited.last() {
+            segment.sync()?;
+            inherited.pop();
+        }
+        drop(inherited);
         for lane in &self.lanes {
             let unsynced = lane.lock().unsynced();
             for segment in unsynced {
@@ -310,5 +341,5 @@ pub struct Write<'a> {
 }
 
 fn salt(key: u32, id: u32) -> u32 {
-    crc32c::crc32c_append(key, &id.to_le_bytes())
+    checksum::append(key, &id.to_le_bytes())
 }

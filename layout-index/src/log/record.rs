@@ -3,6 +3,7 @@
 //! Records and payload live in two files of one segment. Fixed size makes a damaged record cost
 //! itself only, and user bytes can never be taken for a record. Byte table: `docs/FORMAT.md`.
 
+use crate::checksum;
 use crate::extent::{Extent, Place, Unit};
 use crate::types::{FileNo, Seq, Timestamp};
 
@@ -128,7 +129,7 @@ impl Record {
         } else {
             b[48..56].copy_from_slice(&self.arg.to_le_bytes());
         }
-        let crc = crc32c::crc32c_append(salt, &b[4..]);
+        let crc = checksum::append(salt, &b[4..]);
         b[0..4].copy_from_slice(&crc.to_le_bytes());
         b
     }
@@ -137,7 +138,7 @@ impl Record {
     pub fn decode(b: &[u8; RECORD_LEN], salt: u32) -> Option<Record> {
         let u32_at = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        if u32_at(0) != crc32c::crc32c_append(salt, &b[4..]) {
+        if u32_at(0) != checksum::append(salt, &b[4..]) {
             return None;
         }
         let kind = Kind::from_byte(b[4])?;
@@ -222,7 +223,7 @@ mod tests {
             let mut b = [0u8; RECORD_LEN];
             b[..32].copy_from_slice(&bytes);
             b[32..].copy_from_slice(&bytes);
-            let crc = crc32c::crc32c_append(salt, &b[4..]);
+            let crc = checksum::append(salt, &b[4..]);
             b[0..4].copy_from_slice(&crc.to_le_bytes());
             if let Some(record) = Record::decode(&b, salt)
                 && record.kind.has_payload() {

@@ -6,6 +6,7 @@
 //! vouches for. New segments are new files: old bytes are never seen through a reused one.
 
 use super::record::{RECORD_LEN, Record};
+use crate::checksum;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Result, StoreError};
 use crate::extent::Unit;
@@ -144,7 +145,7 @@ impl Segment {
             .data
             .read_at(buf, u64::from(unit.offset))
             .map_err(|e| StoreError::io("read", &self.path, e))?;
-        Ok((n == buf.len() && crc32c::crc32c(buf) == unit.crc).then_some(()))
+        Ok((n == buf.len() && checksum::crc32c(buf) == unit.crc).then_some(()))
     }
 
     /// Payload bytes as they are, for a checksum that is computed piece by piece.
@@ -180,6 +181,10 @@ impl Segment {
         Ok(Some(upto))
     }
 
+    pub fn is_synced(&self) -> bool {
+        *self.synced.lock() >= self.end.load(Ordering::Acquire)
+    }
+
     /// Gives back preallocated room that will not be used. Nothing is appended afterwards.
     pub fn seal(&self, data_end: u64) -> Result<u64> {
         let records_end = self.end.load(Ordering::Acquire);
@@ -205,12 +210,14 @@ impl Segment {
         // Records go first: data without records is a leftover that the next start removes,
         // records without data would be replayed into the void.
         let records = record_path(dir, self.id);
-        disk.remove(&records)
-            .map_err(|e| StoreError::io("remove", records, e))?;
-        match disk.remove(&self.path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(|e| StoreError::io("remove", &self.path, e)),
+        for path in [&records, &self.path] {
+            match disk.remove(path) {
+                // An earlier attempt got this far.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => other.map_err(|e| StoreError::io("remove", path, e))?,
+            }
         }
+        Ok(())
     }
 
     pub fn footprint(&self) -> u64 {
@@ -264,8 +271,9 @@ impl DiskFile for Missing {
         Err(io::ErrorKind::NotFound.into())
     }
 
+    /// What is not there needs no sync: the records that survived are synced beside it.
     fn sync(&self) -> io::Result<()> {
-        Err(io::ErrorKind::NotFound.into())
+        Ok(())
     }
 
     fn set_len(&self, _len: u64) -> io::Result<()> {

@@ -89,11 +89,19 @@ impl Store {
         let free = disk
             .free_bytes(&dir)
             .map_err(|e| StoreError::io("statvfs", &dir, e))?;
-        let book = SpaceBook::new(&options.space, free);
+        let taken = log_bytes(&*disk, &log_dir)?;
+        let book = SpaceBook::new(&options.space, free + taken);
         let index = Index::open(&dir.join("index"), options.index_memory / 2)?;
+        // The names of the log's and the index's directories, before anything counts on them.
+        disk.sync_dir(&dir)
+            .map_err(|e| StoreError::io("sync", &dir, e))?;
         let log = Log::open(disk, log_dir, superblock.key, book)?;
         let shared = new_shared(log, index, options.index_memory / 2 / EXTENT_MEMORY);
-        let report = recovery::recover(&shared)?;
+        let recovered = recovery::recover(&shared)
+            .and_then(|report| recovery::drop_unlinked(&shared).map(|()| report))
+            // Files and store hold each other: without this the index would stay locked.
+            .inspect_err(|_| shared.unpin_all());
+        let report = recovered?;
         let store = Store {
             shared,
             dir,
@@ -260,9 +268,23 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
 
 fn create_dir_if_missing(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match disk.create_dir(dir) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        other => other.map_err(|e| StoreError::io("create", dir, e)),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
+        other => other.map_err(|e| StoreError::io("create", dir, e))?,
     }
+    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    disk.sync_dir(parent)
+        .map_err(|e| StoreError::io("sync", parent, e))
+}
+
+/// What the log's segments take already: part of the room that the capacity is a share of.
+fn log_bytes(disk: &dyn Disk, dir: &Path) -> Result<u64> {
+    let names = disk.list(dir).map_err(|e| StoreError::io("list", dir, e))?;
+    names.iter().try_fold(0, |sum, name| {
+        let path = dir.join(name);
+        let size = disk.open(&path).and_then(|file| file.size());
+        Ok(sum + size.map_err(|e| StoreError::io("stat", path, e))?)
+    })
 }
 
 fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superblock> {

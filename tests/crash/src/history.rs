@@ -2,9 +2,10 @@
 //!
 //! An operation is *required* when it was acknowledged (and, after a power failure, synced too)
 //! and *possible* when it had begun. A byte may have the value that any possible operation gave
-//! it after the last required one that covers it, or that one's value. Truncates are not taken
-//! apart: whether one happened is decided once for the size and all bytes together, so that "old
-//! size, but zeros" is no outcome.
+//! it after the last required one that covers it, or that one's value. Truncates in the log are not
+//! taken apart: whether one happened is decided once for the size and all bytes together, so that
+//! "old size, but zeros" is no outcome. (A truncate of a clean file goes to the canonical file at
+//! once, while the log may still forget that the file was clean: there it is one.)
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +16,10 @@ pub enum Effect {
         offset: u64,
         data: Arc<[u8]>,
     },
+    /// `whole` when it went to the log.
     Truncate {
         size: u64,
+        whole: bool,
     },
     Zero {
         start: u64,
@@ -34,22 +37,26 @@ impl Effect {
     fn value(&self, at: u64) -> Option<u8> {
         match self {
             Effect::Write { offset, data } => data.get(at.checked_sub(*offset)? as usize).copied(),
-            Effect::Truncate { size } => (at >= *size).then_some(0),
+            Effect::Truncate { size, .. } => (at >= *size).then_some(0),
             Effect::Zero { start, end, .. } => (at >= *start && at < *end).then_some(0),
             Effect::Unlink | Effect::Discard => None,
         }
     }
 
-    /// Sizes it can make of `size`; a large write is made of records that count one by one.
+    /// Sizes it can make of `size`: of a write, each page may be there or not.
     fn sizes(&self, size: u64) -> Vec<u64> {
         match self {
             Effect::Write { offset, data } => {
                 let end = offset + data.len() as u64;
+                let pages = (offset / PAGE + 1..end.div_ceil(PAGE)).map(|page| page * PAGE);
                 let unit = layout_index::extent::UNIT_MAX as usize;
-                let parts = (*offset..end).step_by(unit).skip(1).chain([end]);
+                let records = (*offset..end).step_by(unit).skip(1);
+                // What a failing disk leaves behind half-way.
+                let half = offset + data.len() as u64 / 2;
+                let parts = pages.chain(records).chain([half, end]);
                 parts.map(|part| size.max(part)).collect()
             }
-            Effect::Truncate { size } => vec![*size],
+            Effect::Truncate { size, .. } => vec![*size],
             Effect::Zero {
                 end, grow: true, ..
             } => vec![size.max(*end)],
@@ -189,6 +196,7 @@ impl History {
 /// With more truncates in doubt than this, bytes and size are judged apart.
 const TRUNCATES: u32 = 6;
 const BLOCK: usize = 1024;
+const PAGE: u64 = 4096;
 
 impl Expected<'_> {
     pub fn unlinked(&self) -> Option<bool> {
@@ -201,16 +209,19 @@ impl Expected<'_> {
 
     /// Whether it happened for certain, if it began at all.
     fn find(&self, what: impl Fn(&Effect) -> bool) -> Option<bool> {
-        self.effects
-            .iter()
-            .find(|(e, _)| what(e))
-            .map(|(_, required)| *required)
+        let found = self.effects.iter().filter(|(effect, _)| what(effect));
+        found.map(|(_, required)| *required).max()
     }
 
     /// Says in one sentence why `actual` is none of the contents that are allowed.
     pub fn check(&self, actual: &[u8]) -> Result<(), String> {
         let in_doubt: Vec<usize> = (0..self.effects.len())
-            .filter(|n| matches!(self.effects[*n], (Effect::Truncate { .. }, false)))
+            .filter(|n| {
+                matches!(
+                    self.effects[*n],
+                    (Effect::Truncate { whole: true, .. }, false)
+                )
+            })
             .collect();
         if in_doubt.len() as u32 > TRUNCATES {
             return check_with(self.base, &self.effects, actual);

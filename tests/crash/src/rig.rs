@@ -23,6 +23,8 @@ pub struct Slot {
     synced: bool,
     /// The canonical file holds bytes or a size that no sync covered and the log does not have.
     canonical_dirty: bool,
+    /// The canonical file was cut while the store knew nothing of it.
+    cut: bool,
     /// Unlinked, but open.
     unlinked: bool,
 }
@@ -35,6 +37,8 @@ pub struct Rig {
     pub slots: Vec<Slot>,
     /// Files whose last name and handle went.
     pub gone: Vec<Slot>,
+    /// The canonical files were there from this moment on.
+    pub started: usize,
     next_ino: u64,
     next_data: u64,
 }
@@ -61,7 +65,8 @@ pub fn canonical_path(root: &Path, id: FileId) -> PathBuf {
 }
 
 impl Rig {
-    /// Makes `files` canonical files, every second one with something in it, and opens the store.
+    /// Makes `files` canonical files, every second one with something in it. The store is
+    /// still to be opened.
     pub fn new(root: &Path, disk: Arc<dyn Disk>, clock: Clock, files: usize) -> Result<Rig> {
         let mut rig = Rig {
             root: root.into(),
@@ -70,6 +75,7 @@ impl Rig {
             store: None,
             slots: Vec::new(),
             gone: Vec::new(),
+            started: 0,
             next_ino: 1,
             next_data: 1,
         };
@@ -84,7 +90,7 @@ impl Rig {
             let slot = rig.new_file(if n % 2 == 0 { 200_000 } else { 0 })?;
             rig.slots.push(slot);
         }
-        rig.open()?;
+        rig.started = rig.now();
         Ok(rig)
     }
 
@@ -115,6 +121,7 @@ impl Rig {
             file: self.store.as_ref().map(|store| store.file(id)),
             synced: false,
             canonical_dirty: false,
+            cut: false,
             unlinked: false,
         })
     }
@@ -134,8 +141,20 @@ impl Rig {
         bytes.into()
     }
 
-    fn open(&mut self) -> Result<RecoveryReport> {
+    /// Opens the store. Files that were unlinked when the last daemon went are dropped by it.
+    pub fn open(&mut self) -> Result<RecoveryReport> {
+        let now = self.now();
+        let slots = self.slots.iter_mut().enumerate();
+        let unlinked: Vec<_> = slots
+            .filter(|(_, slot)| slot.unlinked)
+            .map(|(n, slot)| (n, slot.history.begin(now, Effect::Discard)))
+            .collect();
         let (store, report) = Store::open(options(&self.root), self.disk.clone())?;
+        let now = self.now();
+        for (n, begun) in unlinked {
+            self.slots[n].history.done(begun, now);
+            self.replace(n)?;
+        }
         for slot in &mut self.slots {
             slot.file = Some(store.file(slot.id));
             slot.synced = false;
@@ -146,6 +165,10 @@ impl Rig {
 
     pub fn store(&self) -> &Arc<Store> {
         self.store.as_ref().expect("the store is open")
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.store.is_some()
     }
 
     pub fn file(&self, n: usize) -> Arc<File> {
@@ -172,7 +195,7 @@ impl Rig {
         result
     }
 
-    fn begin(&self, n: usize) -> Result<()> {
+    fn begin(&mut self, n: usize) -> Result<()> {
         let file = self.file(n);
         let exclusive = file.exclusive();
         if !exclusive.is_clean() {
@@ -186,7 +209,16 @@ impl Rig {
             gid: 1,
             handle: vec![],
             path: self.slots[n].id.to_string().into_bytes(),
-        })
+        })?;
+        drop(exclusive);
+        if self.slots[n].unlinked {
+            self.mark_unlinked(n)?;
+        }
+        Ok(())
+    }
+
+    fn mark_unlinked(&mut self, n: usize) -> Result<()> {
+        self.note(n, Effect::Unlink, |rig| rig.file(n).mark_unlinked())
     }
 
     /// As the overlay: into the log, or through to the canonical file when the log cannot.
@@ -229,13 +261,15 @@ impl Rig {
     }
 
     pub fn truncate(&mut self, n: usize, size: u64) -> Result<()> {
-        self.note(n, Effect::Truncate { size }, |rig| {
+        let whole = !self.file(n).is_clean();
+        self.note(n, Effect::Truncate { size, whole }, |rig| {
             let file = rig.file(n);
             let slot = &mut rig.slots[n];
             let exclusive = file.exclusive();
             match exclusive.truncate(size, Timestamp(size + 1)) {
                 Err(StoreError::Clean) => {
                     slot.canonical_dirty = true;
+                    slot.cut = true;
                     let cut = slot.canonical.set_len(size);
                     cut.map_err(|e| StoreError::io("truncate", "canonical", e))
                 }
@@ -262,18 +296,18 @@ impl Rig {
     pub fn fsync(&mut self, n: usize) -> Result<()> {
         let file = self.file(n);
         file.sync()?;
-        let through = file.canonical_unsynced();
+        let changes = file.canonical_unsynced();
         let slot = &mut self.slots[n];
-        if through || !slot.synced || file.is_clean() {
-            if let Err(e) = slot.canonical.sync() {
-                if through {
-                    file.canonical_sync_failed();
-                }
-                return Err(StoreError::io("sync", "canonical", e));
-            }
+        if changes.is_some() || !slot.synced || file.is_clean() {
+            let synced = slot.canonical.sync();
+            synced.map_err(|e| StoreError::io("sync", "canonical", e))?;
             slot.synced = true;
+            if let Some(changes) = changes {
+                file.canonical_synced(changes);
+            }
         }
         slot.canonical_dirty = false;
+        slot.cut = false;
         self.log_synced();
         Ok(())
     }
@@ -335,12 +369,20 @@ impl Rig {
 
     pub fn unlink(&mut self, n: usize) -> Result<()> {
         self.slots[n].unlinked = true;
-        self.note(n, Effect::Unlink, |rig| rig.file(n).mark_unlinked())
+        if self.file(n).is_clean() {
+            // The store need not know; should it hear of the file again, it is told then.
+            return Ok(());
+        }
+        self.mark_unlinked(n)
     }
 
     /// The last handle of an unlinked file goes; a new file takes its place.
     pub fn discard(&mut self, n: usize) -> Result<()> {
         self.note(n, Effect::Discard, |rig| rig.file(n).discard())?;
+        self.replace(n)
+    }
+
+    fn replace(&mut self, n: usize) -> Result<()> {
         let new = self.new_file(0)?;
         let mut old = std::mem::replace(&mut self.slots[n], new);
         old.file = None;
@@ -362,6 +404,14 @@ impl Rig {
 
     pub fn kill_and_open(&mut self) -> Result<RecoveryReport> {
         self.kill();
+        // What was done to a clean file is the backing's own affair, and a killed daemon's
+        // memory of it is gone. That the backing still has it only in memory when the next
+        // daemon begins a life there is not covered, and not tried.
+        for slot in self.slots.iter_mut().filter(|slot| slot.cut) {
+            let synced = slot.canonical.sync();
+            synced.map_err(|e| StoreError::io("sync", "canonical", e))?;
+            slot.cut = false;
+        }
         self.open()
     }
 

@@ -28,6 +28,7 @@ const EVENTS: usize = 260;
 struct Run {
     recording: Recording,
     slots: Vec<Slot>,
+    started: usize,
 }
 
 /// Runs the script until it made enough events. Every step is also checked as it happens.
@@ -38,6 +39,7 @@ fn record(seed: u64, root: &Path, copies: &Path, events: usize) -> Run {
         Arc::new(move || recorder.now())
     };
     let mut rig = Rig::new(root, Arc::new(recorder.clone()), clock, FILES).unwrap();
+    rig.open().unwrap();
     let mut script = Script::new(seed, FILES);
     let mut step = 0;
     let verbose = std::env::var_os("FOREBAY_CUT").is_some();
@@ -58,6 +60,7 @@ fn record(seed: u64, root: &Path, copies: &Path, events: usize) -> Run {
     Run {
         recording: recorder.finish(),
         slots,
+        started: rig.started,
     }
 }
 
@@ -79,7 +82,7 @@ fn try_cuts(run: &Run, seed: u64, thread: usize, dir: &Path, tally: &Mutex<Tally
         if cut > 0 {
             disk.advance(&events[cut - 1]);
         }
-        if cut % THREADS != thread || only.is_some_and(|o| o != cut) {
+        if cut < run.started || cut % THREADS != thread || only.is_some_and(|o| o != cut) {
             continue;
         }
         let mut images = 0;

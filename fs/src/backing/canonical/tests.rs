@@ -23,22 +23,22 @@ impl Tree {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, content).unwrap();
-        describe(&path, name)
+        self.describe(&path, name)
     }
-}
 
-fn describe(path: &Path, name: &str) -> (FileId, Intro) {
-    let file = std::fs::File::open(path).unwrap();
-    let it = identity::identify(file.as_fd()).unwrap();
-    let intro = Intro {
-        size: it.stat.size,
-        mtime: Timestamp(it.stat.mtime.as_nanos()),
-        uid: it.stat.uid,
-        gid: it.stat.gid,
-        handle: identity::handle(file.as_fd()),
-        path: name.into(),
-    };
-    (it.id, intro)
+    fn describe(&self, path: &Path, name: &str) -> (FileId, Intro) {
+        let file = std::fs::File::open(path).unwrap();
+        let it = self.backing.identify(file.as_fd()).unwrap();
+        let intro = Intro {
+            size: it.stat.size,
+            mtime: Timestamp(it.stat.mtime.as_nanos()),
+            uid: it.stat.uid,
+            gid: it.stat.gid,
+            handle: identity::handle(file.as_fd()),
+            path: name.into(),
+        };
+        (it.id, intro)
+    }
 }
 
 fn content(file: Option<Arc<dyn DiskFile>>) -> Option<String> {
@@ -81,15 +81,78 @@ fn a_removed_file_is_gone() {
     assert!(t.backing.open_canonical(id, &intro).unwrap().is_none());
 }
 
+/// With another generation the handle is of no file.
+fn make_stale(intro: &mut Intro) {
+    let last = intro.handle.last_mut().expect("the backing has handles");
+    *last ^= 0x5a;
+}
+
+#[test]
+fn a_stale_handle_proves_nothing_where_others_have_a_say() {
+    for handles in [Handles::Remote, Handles::Volatile] {
+        let mut t = tree();
+        t.backing.handles = handles;
+        let (id, mut intro) = t.make("d/file", "alive");
+        make_stale(&mut intro);
+        let find = |intro: &Intro| content(t.backing.open_canonical(id, intro).unwrap());
+        assert_eq!(find(&intro).as_deref(), Some("alive"));
+        std::fs::rename(t.path("d/file"), t.path("moved")).unwrap();
+        assert_eq!(find(&intro).as_deref(), Some("alive"));
+        std::fs::remove_file(t.path("moved")).unwrap();
+        assert_eq!(find(&intro), None);
+    }
+}
+
+#[test]
+fn a_stale_handle_does_not_outweigh_the_path() {
+    let t = tree();
+    let (id, mut intro) = t.make("file", "alive");
+    make_stale(&mut intro);
+    let found = t.backing.open_canonical(id, &intro).unwrap();
+    assert_eq!(content(found).as_deref(), Some("alive"));
+}
+
+#[test]
+fn a_handle_that_leads_elsewhere_is_an_error() {
+    let t = tree();
+    let (id, mut intro) = t.make("file", "x");
+    let (_, other) = t.make("other", "y");
+    std::fs::remove_file(t.path("file")).unwrap();
+    intro.handle = other.handle;
+    let e = t.backing.open_canonical(id, &intro).unwrap_err();
+    assert!(e.to_string().contains("another file"), "{e}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_an_error() {
+    let t = tree();
+    let (id, mut intro) = t.make("d/file", "x");
+    std::fs::remove_file(t.path("d/file")).unwrap();
+    intro.handle.clear();
+    let user = Creds::owner(4001, 4001);
+    std::fs::set_permissions(t.path("d"), PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::set_permissions(t.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    if !creds::switches() {
+        return;
+    }
+    let _as_user = user.enter().unwrap();
+    assert!(t.backing.open_canonical(id, &intro).is_err());
+}
+
 #[test]
 fn a_path_through_a_link_is_not_taken() {
     let t = tree();
     let (id, mut intro) = t.make("real/file", "x");
     std::os::unix::fs::symlink("real", t.path("link")).unwrap();
     intro.path = b"link/file".to_vec();
-    assert!(t.backing.by_path(id, &intro.path).unwrap().is_none());
-    intro.path = b"real/../real/file".to_vec();
-    assert!(t.backing.by_path(id, b"../x").unwrap().is_none());
+    let found = |path: &[u8]| {
+        let found = t.backing.by_path(id, path).unwrap();
+        matches!(found, ByPath::Found(_))
+    };
+    assert!(found(b"real/file"));
+    assert!(!found(&intro.path));
+    assert!(!found(b"../x"));
+    assert!(!found(b"real/../real/file"));
 }
 
 #[test]
@@ -98,8 +161,8 @@ fn fifos_are_never_opened() {
     let path = t.path("fifo");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let fd = sys::open_path(t.backing.root(), c"fifo").unwrap();
-    let it = identity::identify(fd.as_fd()).unwrap();
-    let intro = Intro {
+    let it = t.backing.identify(fd.as_fd()).unwrap();
+    let mut intro = Intro {
         size: 0,
         mtime: Timestamp(0),
         uid: 0,
@@ -108,6 +171,8 @@ fn fifos_are_never_opened() {
         path: b"fifo".to_vec(),
     };
     // Would block for ever if it were opened.
+    assert!(t.backing.open_canonical(it.id, &intro).is_err());
+    intro.handle.clear();
     assert!(t.backing.open_canonical(it.id, &intro).unwrap().is_none());
     assert!(open_as_owner(fd.as_fd()).is_err());
 }

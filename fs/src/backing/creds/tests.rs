@@ -139,3 +139,25 @@ fn umask_is_the_callers() {
         .unwrap();
     });
 }
+
+#[test]
+fn a_callers_umask_does_not_stay_on_the_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |name: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, "").unwrap();
+        std::fs::metadata(&path).unwrap().mode() & 0o777
+    };
+    let before = made("before");
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            with_umask(0o777, 0o666, |_| ());
+            assert_eq!(made("after"), before);
+            let broke = std::panic::catch_unwind(|| with_umask(0o777, 0, |_| panic!("on purpose")));
+            assert!(broke.is_err());
+            assert_eq!(made("after a panic"), before);
+        })
+        .join()
+        .unwrap();
+    });
+}

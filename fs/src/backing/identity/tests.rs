@@ -1,17 +1,22 @@
 use super::*;
 use std::os::fd::AsFd;
 
+fn id(file: &std::fs::File) -> FileId {
+    let handles = Handles::of(file.as_fd()).unwrap();
+    identify(file.as_fd(), handles).unwrap().id
+}
+
 #[test]
 fn identity_survives_rename_and_tells_files_apart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
     let a = std::fs::File::create(&path).unwrap();
-    let first = identify(a.as_fd()).unwrap().id;
+    let first = id(&a);
     std::fs::rename(&path, dir.path().join("b")).unwrap();
     let b = std::fs::File::open(dir.path().join("b")).unwrap();
-    assert_eq!(identify(b.as_fd()).unwrap().id, first);
+    assert_eq!(id(&b), first);
     let c = std::fs::File::create(&path).unwrap();
-    assert_ne!(identify(c.as_fd()).unwrap().id, first);
+    assert_ne!(id(&c), first);
 }
 
 #[test]
@@ -19,23 +24,39 @@ fn a_reused_inode_number_is_another_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
     let mut seen = std::collections::HashSet::new();
-    for _ in 0..50 {
+    // Far more than one in each tick of the clock.
+    for i in 0..2000 {
         let f = std::fs::File::create(&path).unwrap();
-        assert!(seen.insert(identify(f.as_fd()).unwrap().id));
+        assert!(seen.insert(id(&f)), "file {i} is taken for an earlier one");
         std::fs::remove_file(&path).unwrap();
-        drop(f);
-        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 
 #[test]
-fn without_a_birth_time_the_handle_decides() {
+fn handles_that_change_are_no_part_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let f = std::fs::File::create(dir.path().join("a")).unwrap();
     let mut stat = sys::stat(f.as_fd()).unwrap();
+    let birth = |stat: &Stat, handles| file_id(f.as_fd(), stat, handles).birth;
+    let born = stat.btime.map_or(0, |t| t.as_nanos());
+    assert_eq!(birth(&stat, Handles::Volatile), born);
+    if !handle(f.as_fd()).is_empty() {
+        assert_ne!(birth(&stat, Handles::Remote), born);
+    }
     stat.btime = None;
-    let id = file_id(f.as_fd(), &stat);
-    assert_eq!(id.birth == 0, handle(f.as_fd()).is_empty());
+    assert_eq!(birth(&stat, Handles::Volatile), 0);
+    assert_eq!(
+        birth(&stat, Handles::Local) == 0,
+        handle(f.as_fd()).is_empty()
+    );
+}
+
+#[test]
+fn only_what_is_known_counts_as_local() {
+    assert_eq!(Handles::of_kind(libc::EXT4_SUPER_MAGIC), Handles::Local);
+    assert_eq!(Handles::of_kind(libc::NFS_SUPER_MAGIC), Handles::Remote);
+    assert_eq!(Handles::of_kind(0x0bd0_0bd0), Handles::Remote);
+    assert_eq!(Handles::of_kind(libc::FUSE_SUPER_MAGIC), Handles::Volatile);
 }
 
 #[test]

@@ -1,22 +1,30 @@
 use super::*;
-use crate::backing::identity;
+use crate::backing::identity::{self, Handles};
 use std::os::fd::AsFd;
 
 fn node(ino: u64, birth: u64) -> (OwnedFd, Identified) {
     let fd = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    let mut it = identity::identify(fd.as_fd()).unwrap();
+    let mut it = identity::identify(fd.as_fd(), Handles::Remote).unwrap();
     it.id = FileId { ino, birth };
     (fd, it)
 }
 
 fn table() -> InodeTable {
     let (fd, it) = node(500, 1);
-    InodeTable::new(fd, &it)
+    InodeTable::new(fd, &it, 1000)
+}
+
+fn place(name: &str) -> Place {
+    Place {
+        parent: ROOT,
+        name: CString::new(name).unwrap(),
+    }
 }
 
 fn remember(table: &InodeTable, ino: u64, birth: u64) -> Arc<Inode> {
     let (fd, it) = node(ino, birth);
-    table.remember(fd, &it)
+    let place = place(&ino.to_string());
+    table.remember(fd, &it, place).expect("there is room")
 }
 
 #[test]
@@ -57,7 +65,7 @@ fn a_reused_number_gets_another_node() {
 fn handles_and_dirt_keep_a_node() {
     let t = table();
     let a = remember(&t, 7, 1);
-    assert!(t.add_handle(7));
+    t.add_handle(7).unwrap();
     assert!(t.forget(7, 1).is_none());
     assert!(t.keep_while(&a.id, || true).is_none());
     assert!(t.remove_handle(7).is_none());
@@ -67,7 +75,7 @@ fn handles_and_dirt_keep_a_node() {
     assert!(t.keep_while(&a.id, || true).is_none());
     assert!(t.keep_while(&a.id, || false).is_some());
     assert_eq!(t.len(), 1);
-    assert!(!t.add_handle(7));
+    assert_eq!(t.add_handle(7), Err(NoHandle::Unknown));
 }
 
 #[test]
@@ -88,4 +96,53 @@ fn a_privilege_check_that_was_overtaken_does_not_count() {
     assert!(!a.lacks(super::super::NO_SETID));
     a.note_lack(super::super::NO_SETID, seen);
     assert!(!a.lacks(super::super::NO_SETID));
+}
+
+#[test]
+fn the_last_descriptors_are_not_for_nodes() {
+    let t = table();
+    t.set_descriptors(20);
+    for ino in 10..19 {
+        remember(&t, ino, 1);
+    }
+    assert!(!t.has_room());
+    let (fd, it) = node(30, 1);
+    assert!(t.remember(fd, &it, place("30")).is_none());
+    // A known file costs nothing, and handles have some left.
+    remember(&t, 10, 1);
+    for _ in 0..5 {
+        t.add_handle(10).unwrap();
+    }
+    assert_eq!(t.add_handle(10), Err(NoHandle::Full));
+    assert!(t.remove_handle(10).is_none());
+    t.add_handle(10).unwrap();
+    for _ in 0..5 {
+        assert!(t.remove_handle(10).is_none());
+    }
+    assert!(t.forget(11, 1).is_some());
+    assert!(t.has_room());
+    remember(&t, 30, 1);
+}
+
+#[test]
+fn idle_files_are_the_oldest_that_nothing_holds() {
+    let t = table();
+    t.set_descriptors(32);
+    for ino in 10..20 {
+        remember(&t, ino, 1);
+    }
+    assert_eq!(t.idle_files(), []);
+    let dirty = t.get(13).unwrap().id;
+    t.keep_while(&dirty, || true);
+    t.add_handle(12).unwrap();
+    remember(&t, 10, 1);
+    // Twelve of sixteen: four too many.
+    assert_eq!(t.len() + 1, 12);
+    let mut idle = t.idle_files();
+    idle.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(idle, ["11", "14", "15", "16"].map(place));
+    // Just asked.
+    assert_eq!(t.idle_files(), []);
+    remember(&t, 20, 1);
+    assert!(!t.idle_files().is_empty());
 }

@@ -163,7 +163,7 @@ fn an_open_that_was_under_way_finds_the_bytes() {
     assert_eq!(w.read(late, 0, 10), b"bytes");
     w.fs.release(late).unwrap();
     let gone = w.fs.forget(node, 1).expect("the last reference");
-    w.fs.drop_unreachable(gone);
+    w.fs.let_go(gone);
     assert_eq!(w.fs.store.totals().undrained, 0);
 }
 

@@ -45,7 +45,7 @@ proptest! {
         };
         for n in [6, 8] {
             let change = Change { no: FileNo(n), row: &row(), recent: &other, has_cold: false };
-            index.merge(&change, |_, _| {}).unwrap();
+            index.merge(&change, &mut |_| {}).unwrap();
         }
         let mut all = ExtentMap::default();
         let (mut count, mut live) = (0i64, 0i64);
@@ -70,10 +70,27 @@ proptest! {
             }
             let change = Change { no, row: &row(), recent: &recent, has_cold: round > 0 };
             let mut gone = 0;
-            let merged = index
-                .merge(&change, |s, e| gone += e.payload(s).map_or(0, |(_, bytes)| bytes))
+            let visible = |below: &[(u64, Extent)]| {
+                let mut map = ExtentMap::default();
+                let above = recent.iter().map(|(s, e)| (*s, *e));
+                for (start, extent) in below.iter().copied().chain(above) {
+                    map.insert(start, extent, |_, _| {});
+                }
+                (0..4200)
+                    .map(|at| map.within(ByteRange::new(at, at + 1)).next().map(|(_, e)| e.place))
+                    .collect::<Vec<_>>()
+            };
+            let before: Vec<_> = all.iter().map(|(s, e)| (*s, *e)).collect();
+            let expected = visible(&before);
+            index
+                .merge(&change, &mut |merged| {
+                    // Between batches a reader sees the same bytes as before and after.
+                    let stored = index.extents(no, ByteRange::ALL).unwrap();
+                    assert!(visible(&stored) == expected, "a byte is missing between two batches");
+                    count += merged.count;
+                    gone += merged.gone.iter().filter_map(|(s, e)| e.payload(*s)).map(|p| p.1).sum::<u64>();
+                })
                 .unwrap();
-            count += merged.added as i64 - merged.removed as i64;
             live += sum(&recent) as i64 - gone as i64;
             for (start, extent) in recent.iter() {
                 all.insert(*start, *extent, |_, _| {});

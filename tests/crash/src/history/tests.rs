@@ -58,7 +58,13 @@ fn a_power_failure_keeps_what_was_synced() {
 #[test]
 fn a_truncate_happens_whole_or_not_at_all() {
     let mut history = History::new(b"aaaa".to_vec());
-    let begun = history.begin(0, Effect::Truncate { size: 1 });
+    let begun = history.begin(
+        0,
+        Effect::Truncate {
+            size: 1,
+            whole: true,
+        },
+    );
     history.done(begun, 1);
     let expected = history.power_lost(1);
     expected.check(b"a").unwrap();

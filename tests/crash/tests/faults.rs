@@ -1,0 +1,180 @@
+//! Every single I/O call of a scripted workload fails in turn: an error comes out or the bytes go
+//! another way, nothing acknowledged is lost, and the next start on a healthy disk is clean.
+//!
+//! Promises S5, S6, S7. `FOREBAY_SEED` chooses the workload, `FOREBAY_CALL` one call of it.
+
+use forebay_crash::fault::{Fault, FaultDisk, Faults, Leaves};
+use forebay_crash::image::Loss;
+use forebay_crash::rig::Rig;
+use forebay_crash::script::{Script, Step};
+use forebay_crash::verify::{self, Depth};
+use forebay_crash::{scratch, setting};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const FILES: usize = 3;
+const STEPS: usize = 45;
+
+/// Runs the workload with call `at` failing. Gives the number of calls it made.
+fn run(seed: u64, fault: Fault, at: usize, root: &Path) -> Result<usize, String> {
+    std::fs::create_dir(root).map_err(|e| e.to_string())?;
+    let faults = Faults::new(fault, usize::MAX);
+    let time = AtomicUsize::new(1);
+    let clock = Arc::new(move || time.fetch_add(1, Ordering::SeqCst));
+    let disk = Arc::new(FaultDisk(faults.clone()));
+    let mut rig = Rig::new(root, disk, clock, FILES).map_err(|e| e.to_string())?;
+    faults.fail_at(at);
+    work(seed, &mut rig, &faults)?;
+    let calls = faults.calls();
+    if !fault.for_good {
+        faults.heal();
+        if rig.is_open() {
+            rig.check()?;
+        }
+    }
+    rig.kill();
+    let slots = rig.slots.iter().chain(&rig.gone);
+    verify::image(root, Loss::Killed, Depth::Twice, slots, |slot| {
+        slot.history.killed(usize::MAX)
+    })?;
+    Ok(calls)
+}
+
+fn work(seed: u64, rig: &mut Rig, faults: &Faults) -> Result<(), String> {
+    let mut script = Script::new(seed, FILES);
+    for n in 0..STEPS {
+        if !rig.is_open() && rig.open().is_err() && rig.open().is_err() {
+            // A disk that died: nothing more can be done here.
+            return Ok(());
+        }
+        let step = script.draw();
+        let hits = faults.hits();
+        let result = step.run(rig);
+        let what = || format!("step {n} {step:?}");
+        if faults.hits() == hits && rig.is_open() && rig.store().failure().is_none() {
+            result.map_err(|e| format!("{}: nothing failed, but: {e}", what()))?;
+        } else if faults.take_sync_failed() && result.is_ok() {
+            return Err(format!("{}: a failed sync was not reported", what()));
+        }
+    }
+    Ok(())
+}
+
+fn sweep(name: &str, fault: Fault) {
+    let seed = setting("FOREBAY_SEED", 7);
+    let dir = scratch().unwrap();
+    let all = run(seed, fault, usize::MAX, &dir.path().join("whole")).unwrap();
+    let only = std::env::var("FOREBAY_CALL")
+        .ok()
+        .map(|c| c.parse::<usize>().unwrap());
+    let mut failures = Vec::new();
+    for at in 0..all {
+        if only.is_some_and(|o| o != at) {
+            continue;
+        }
+        let root = dir.path().join("run");
+        let result = catch_unwind(AssertUnwindSafe(|| run(seed, fault, at, &root)));
+        if let Err(why) = result.unwrap_or_else(|_| Err("panicked".into())) {
+            failures.push(format!("seed {seed} call {at}/{all} {fault:?}: {why}"));
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+    println!("{name}: {all} calls failed in turn");
+    for failure in failures.iter().take(20) {
+        println!("{failure}");
+    }
+    assert!(all > 300, "the workload makes only {all} calls");
+    assert_eq!(
+        failures.len(),
+        0,
+        "runs of {all} went wrong; the first are above"
+    );
+}
+
+#[test]
+fn an_io_error_at_any_call() {
+    let fault = Fault {
+        errno: libc::EIO,
+        for_good: false,
+        leaves: Leaves::Nothing,
+    };
+    sweep("EIO once", fault);
+}
+
+#[test]
+fn an_io_error_that_wrote_after_all() {
+    let fault = Fault {
+        errno: libc::EIO,
+        for_good: false,
+        leaves: Leaves::All,
+    };
+    sweep("EIO once, bytes written", fault);
+}
+
+#[test]
+fn no_space_at_any_call() {
+    let fault = Fault {
+        errno: libc::ENOSPC,
+        for_good: false,
+        leaves: Leaves::Half,
+    };
+    sweep("ENOSPC once, half written", fault);
+}
+
+#[test]
+fn a_disk_that_dies_at_any_call() {
+    let fault = Fault {
+        errno: libc::EIO,
+        for_good: true,
+        leaves: Leaves::Half,
+    };
+    sweep("EIO for good", fault);
+}
+
+/// RocksDB does its own I/O, so its disk is taken away under it.
+#[test]
+fn an_index_that_cannot_be_written_stops_the_store_and_loses_nothing() {
+    let dir = scratch().unwrap();
+    let root = dir.path().join("run");
+    std::fs::create_dir(&root).unwrap();
+    let time = AtomicUsize::new(1);
+    let clock = Arc::new(move || time.fetch_add(1, Ordering::SeqCst));
+    let disk = Arc::new(layout_index::RealDisk);
+    let mut rig = Rig::new(&root, disk, clock, FILES).unwrap();
+    rig.open().unwrap();
+    let mut script = Script::new(3, FILES);
+    let (index, away) = (root.join("store/index"), root.join("away"));
+    for n in 0..60 {
+        let step = script.draw();
+        if n == 30 {
+            rig.write(0, 0, 0, 1000).unwrap();
+            std::fs::rename(&index, &away).unwrap();
+            assert!(
+                rig.checkpoint().is_err(),
+                "a checkpoint without an index succeeded"
+            );
+            std::fs::rename(&away, &index).unwrap();
+            assert!(
+                rig.checkpoint().is_err(),
+                "a half-done merge was gone on with"
+            );
+            assert!(
+                rig.store().failure().is_some(),
+                "the store takes writes as if nothing was"
+            );
+            rig.check().unwrap();
+            rig.kill_and_open().unwrap();
+        }
+        if !matches!(step, Step::Kill | Step::Reopen) {
+            step.run(&mut rig).unwrap();
+        }
+    }
+    rig.kill();
+    let slots = rig.slots.iter().chain(&rig.gone);
+    verify::image(&root, Loss::Killed, Depth::Twice, slots, |slot| {
+        slot.history.killed(usize::MAX)
+    })
+    .unwrap();
+}
