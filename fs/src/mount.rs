@@ -11,14 +11,18 @@ mod unmount;
 pub use unmount::{UnmountError, Unmounter};
 
 use crate::fuse::Adapter;
-use crate::ops::Overlay;
+use crate::inode::Place;
+use crate::ops::{Invalidate, LetGo, Overlay};
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use nix::mount::MsFlags;
 use parking_lot::Mutex;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -153,6 +157,7 @@ fn start(
 
     let notifier = Arc::new(Mutex::new(Some(session.notifier())));
     overlay.on_invalidate(invalidator(notifier.clone()));
+    overlay.on_let_go(releaser(notifier.clone()));
     let session = std::thread::Builder::new()
         .name("fuse-session".into())
         .spawn(move || {
@@ -168,14 +173,43 @@ fn start(
     })
 }
 
-fn invalidator(notifier: Arc<Mutex<Option<Notifier>>>) -> Box<dyn Fn(u64) + Send + Sync> {
+type SharedNotifier = Arc<Mutex<Option<Notifier>>>;
+
+fn invalidator(notifier: SharedNotifier) -> Invalidate {
     Box::new(move |node| {
+        let notifier = notifier.lock().clone();
         // A negative offset leaves cached pages and drops the attributes.
-        if let Some(notifier) = &*notifier.lock()
+        if let Some(notifier) = notifier
             && let Err(error) = notifier.inval_inode(INodeNo(node), -1, 0)
         {
             tracing::debug!(node, %error, "cached attributes stay until they lapse");
         }
+    })
+}
+
+/// Makes the kernel drop entries, upon which it forgets the files. For each it takes the lock of
+/// the parent directory, which whoever waits for an answer about an entry there holds: so this
+/// happens on a thread that answers nobody, one at a time, and with no lock of ours held.
+fn releaser(notifier: SharedNotifier) -> LetGo {
+    let busy = Arc::new(AtomicBool::new(false));
+    Box::new(move |files| {
+        if busy.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (busy, notifier) = (busy.clone(), notifier.clone());
+        blocking::unblock(move || {
+            for Place { parent, name } in files {
+                let Some(notifier) = notifier.lock().clone() else {
+                    break;
+                };
+                let name = OsStr::from_bytes(name.to_bytes());
+                if let Err(error) = notifier.inval_entry(INodeNo(parent), name) {
+                    tracing::debug!(parent, %error, "the kernel keeps an entry");
+                }
+            }
+            busy.store(false, Ordering::Release);
+        })
+        .detach();
     })
 }
 

@@ -7,6 +7,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 struct Fixture {
@@ -228,6 +229,80 @@ fn clean_files_pass_through_and_stay_coherent() {
     let reader = File::open(f.path("clean")).unwrap();
     reader.read_exact_at(&mut buf[..3], 9).unwrap();
     assert_eq!(&buf[..3], b"xzz");
+}
+
+#[test]
+fn a_writer_after_a_reader_is_absorbed() {
+    let f = fixture(false);
+    fs::write(f.below.join("f"), "clean").unwrap();
+    let stop = AtomicBool::new(false);
+    let direct = std::thread::scope(|s| {
+        // Others keep the daemon busy, so that releases are late.
+        for n in 0..4 {
+            let (stop, path) = (&stop, f.path(&format!("missing{n}")));
+            s.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(fs::metadata(&path).is_err());
+                }
+            });
+        }
+        let direct = read_then_write(&f);
+        stop.store(true, Ordering::Relaxed);
+        direct
+    });
+    assert!(direct >= 45, "{direct} of 50");
+}
+
+/// How many of 50 writers that come right after a reader get a direct handle.
+fn read_then_write(f: &Fixture) -> usize {
+    let mut direct = 0;
+    for _ in 0..50 {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !f.overlay.who_is_open().is_empty() {
+            assert!(Instant::now() < deadline, "closed handles stay open");
+            std::thread::yield_now();
+        }
+        let mut reader = File::open(f.path("f")).unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        drop(reader);
+        let writer = rw(&f.path("f"));
+        let who = f.overlay.who_is_open();
+        direct += usize::from(who.iter().all(|w| !w.writable || !w.passthrough));
+        drop(writer);
+    }
+    direct
+}
+
+#[test]
+fn the_kernel_lets_idle_files_go() {
+    let f = fixture(false);
+    f.overlay.limit_descriptors(400);
+    for dir in ["a", "b"] {
+        fs::create_dir(f.below.join(dir)).unwrap();
+        for i in 0..600 {
+            fs::write(f.below.join(format!("{dir}/{i}")), "").unwrap();
+        }
+    }
+    let kept = rw(&f.path("a/0"));
+    kept.write_all_at(b"kept", 0).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for dir in ["a", "b"] {
+        for i in 0..600 {
+            let path = f.path(&format!("{dir}/{i}"));
+            loop {
+                match fs::metadata(&path) {
+                    Ok(_) => break,
+                    Err(e) if e.raw_os_error() == Some(libc::ENFILE) => {}
+                    Err(e) => panic!("{}: {e}", path.display()),
+                }
+                assert!(Instant::now() < deadline, "no file is let go of");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(f.overlay.known_inodes() <= 200);
+        }
+    }
+    assert_eq!(fs::read(f.path("a/0")).unwrap(), b"kept");
 }
 
 #[test]

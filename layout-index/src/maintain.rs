@@ -57,6 +57,8 @@ pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     // holds. The next start replays the log over the checkpoint that is on the disk.
     write_index(shared, &frozen, &ended, upto)
         .inspect_err(|e| shared.log.stop("writing the extent index", e))?;
+    // New ones are added behind these.
+    shared.ended.lock().drain(..ended.len());
     for part in frozen {
         part.file.thaw(part.no);
         shared
@@ -135,7 +137,7 @@ fn freeze(shared: &Arc<Shared>) -> (Vec<Frozen>, Vec<Arc<Tally>>, Seq) {
             tally,
         });
     }
-    let ended = std::mem::take(&mut *shared.ended.lock());
+    let ended = shared.ended.lock().clone();
     (frozen, ended, Seq(next - 1))
 }
 

@@ -79,7 +79,7 @@ impl Replay<'_> {
     fn load_index(&mut self) -> Result<()> {
         for (no, row) in self.shared.index.files()? {
             let file = file_of(self.shared, row.id);
-            let mut life = Life::new(no, row.clone(), self.shared.tally(no, row.uid));
+            let mut life = Life::new(no, row.clone(), self.shared.tally(no, row.id, row.uid));
             life.row_changed = false;
             file.install(life);
             self.files.insert(no, file);
@@ -278,7 +278,7 @@ impl Replay<'_> {
             drop(file.end_life(Gone::Elsewhere));
         }
         let row = row_of(&payload);
-        let tally = self.shared.tally(record.file, row.uid);
+        let tally = self.shared.tally(record.file, row.id, row.uid);
         file.install(Life::new(record.file, row, tally));
         self.files.insert(record.file, file);
         Ok(())

@@ -20,7 +20,8 @@ pub(crate) struct Shared {
     pub index: Index,
     pub files: Mutex<HashMap<FileId, Entry>>,
     pub users: Mutex<HashMap<u32, Arc<AtomicU64>>>,
-    /// Lives that have ended and whose rows the index may still have.
+    /// Lives that have ended since the last checkpoint: the index may still have their rows, and
+    /// their last record need not be durable.
     pub ended: Mutex<Vec<Arc<Tally>>>,
     pub listener: RwLock<Option<Listener>>,
     pub undrained: AtomicU64,
@@ -73,6 +74,7 @@ pub(crate) struct MaintenanceState {
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub no: FileNo,
+    pub id: FileId,
     /// Extents of this life in RocksDB.
     pub cold: AtomicU64,
     /// Payload bytes of its extents, in memory or RocksDB. Exact after a merge; until then it
@@ -91,10 +93,11 @@ pub(crate) enum Gone {
 }
 
 impl Shared {
-    pub fn tally(&self, no: FileNo, uid: u32) -> Arc<Tally> {
+    pub fn tally(&self, no: FileNo, id: FileId, uid: u32) -> Arc<Tally> {
         let user = self.users.lock().entry(uid).or_default().clone();
         Arc::new(Tally {
             no,
+            id,
             cold: AtomicU64::new(0),
             undrained: AtomicU64::new(0),
             user,

@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The canonical file's identity: inode and birth time, so that renames and hard links cost
+/// The canonical file's identity: inode number and birth, so that renames and hard links cost
 /// nothing and a reused inode number is not mistaken for the file that had it before.
 ///
-/// `birth` is nanoseconds since the epoch, or a hash of the file handle's generation where the
-/// backing has no birth time, or zero where it has neither.
+/// `birth` is a hash of the birth time and the file handle, which holds the inode's generation.
+/// Where the backing has no handles, or none that last, it is the birth time in nanoseconds since
+/// the epoch, or zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId {
     pub ino: u64,

@@ -2,7 +2,7 @@
 
 use crate::status::Status;
 use crate::wait::{LONG, wait_until};
-use crate::watchdog::Watchdog;
+use crate::watchdog::{self, Watchdog};
 use crate::{daemon_log, prereq, sys};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,13 +226,13 @@ impl Bay {
             .append(true)
             .open(self.log_file())
             .expect("open the daemon's log");
-        let child = self
-            .mount_command()
+        let mut command = self.mount_command();
+        command
             .arg("--foreground")
             .stdout(log.try_clone().expect("share the log"))
-            .stderr(log)
-            .spawn()
-            .expect("start forebay");
+            .stderr(log);
+        sys::die_with_parent(&mut command);
+        let child = command.spawn().expect("start forebay");
         self.watchdog.watch(Some(child.id() as i32));
         self.daemon = Some(child);
     }
@@ -268,9 +268,22 @@ impl Bay {
         status.code()
     }
 
+    /// Waits for the end of a daemon that was killed or has ended.
     fn reap(&mut self) {
-        if let Some(mut child) = self.daemon.take() {
-            child.wait().expect("wait for the daemon");
+        let Some(mut child) = self.daemon.take() else {
+            return;
+        };
+        // A daemon that waits for its own mount survives even kill -9: aborting the connection
+        // frees it, and the test fails.
+        let patience = Instant::now() + Duration::from_secs(20);
+        while child.try_wait().expect("ask after the daemon").is_none() {
+            if Instant::now() > patience {
+                let stacks = watchdog::stacks(child.id() as i32);
+                sys::force_detach(&self.mnt).expect("abort the connection");
+                child.wait().expect("wait for the daemon");
+                panic!("the daemon did not die:\n{stacks}");
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
         self.watchdog.watch(None);
     }
@@ -351,15 +364,14 @@ impl Bay {
 
 impl Drop for Bay {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.daemon
-            && let Err(e) = child.kill()
-        {
-            eprintln!("kill the daemon: {e}");
-        }
-        if let Some(mut child) = self.daemon.take()
-            && let Err(e) = child.wait()
-        {
-            eprintln!("wait for the daemon: {e}");
+        if let Some(mut child) = self.daemon.take() {
+            let ended = child
+                .kill()
+                .and_then(|()| sys::force_detach(&self.mnt))
+                .and_then(|()| child.wait().map(drop));
+            if let Err(e) = ended {
+                eprintln!("end the daemon: {e}");
+            }
         }
         self.watchdog.watch(None);
         if let Err(e) = sys::detach(&self.mnt) {

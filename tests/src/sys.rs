@@ -31,6 +31,24 @@ pub fn detach(mount: &Path) -> io::Result<()> {
     }
 }
 
+/// Aborts the connection to a FUSE daemon that neither answers nor dies, then detaches.
+pub fn force_detach(mount: &Path) -> io::Result<()> {
+    match nix::mount::umount2(mount, nix::mount::MntFlags::MNT_FORCE) {
+        Ok(()) | Err(Errno::EBUSY) | Err(Errno::EINVAL) | Err(Errno::ENOENT) => detach(mount),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The command is killed when the thread that starts it ends, so that a test program that is
+/// itself killed leaves no daemon behind.
+pub fn die_with_parent(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: between fork and exec only prctl is called, which is a plain system call.
+    unsafe {
+        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)));
+    }
+}
+
 /// Whether something is mounted exactly at `path`, without asking what is mounted.
 pub fn is_mounted(path: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read mountinfo");

@@ -44,7 +44,7 @@ impl Watchdog {
                 eprint!("{}", stacks(pid));
                 kill(pid);
             }
-            if let Err(e) = crate::sys::detach(&mount) {
+            if let Err(e) = crate::sys::force_detach(&mount) {
                 eprintln!("watchdog: {}: {e}", mount.display());
             }
         });
@@ -83,7 +83,7 @@ fn kill(pid: i32) {
 }
 
 /// Where each thread of the hanging daemon waits.
-fn stacks(pid: i32) -> String {
+pub fn stacks(pid: i32) -> String {
     let mut out = String::new();
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return out;

@@ -165,8 +165,8 @@ fn a_full_backing_shows_as_a_sticky_error() {
     drop(file);
     bay.umount();
     assert_same("canonical", &get(fs.dir().join("f")), &want);
-    bay.finish();
     drop(fs);
+    bay.finish();
 }
 
 /// S7.2: store and backing full: the job sees the backing's ENOSPC and nothing else.

@@ -18,6 +18,7 @@
 //! A thread that cannot get back to its own identity must not serve anyone else: the process ends.
 
 use crate::types::Caller;
+use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -64,6 +65,8 @@ impl Creds {
     /// As `enter`, with the capabilities in `keep` left in force.
     pub fn enter_keeping(&self, keep: u64) -> io::Result<Guard> {
         let daemon = daemon();
+        debug_assert!(is_own(), "identities do not nest: the inner one ends both");
+        HELD.set(true);
         let mut guard = Guard {
             undo: Undo::Nothing,
             _not_send: PhantomData,
@@ -86,6 +89,15 @@ impl Creds {
         set_effective(daemon.effective & keep)?;
         Ok(guard)
     }
+}
+
+thread_local! {
+    static HELD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// No guard is held on this thread.
+pub fn is_own() -> bool {
+    !HELD.get()
 }
 
 /// The thread's own identity comes back when this is dropped.
@@ -118,6 +130,7 @@ impl Drop for Guard {
             tracing::error!(%error, "a thread could not take its own identity back");
             std::process::abort();
         }
+        HELD.set(false);
     }
 }
 

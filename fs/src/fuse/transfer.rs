@@ -1,4 +1,7 @@
 //! Moving bytes: at once on the event loop where nothing can be waited for, else on the pool.
+//!
+//! The event loop lets go of the handle before it replies: after that the kernel may release it,
+//! and the last reference closes the file, which may wait.
 
 use super::{Adapter, errno};
 use fuser::{FileHandle, INodeNo, OpenFlags, ReplyData, ReplyWrite, WriteFlags};
@@ -27,13 +30,18 @@ impl Adapter {
                 buffer.resize(size, 0);
             }
             match self.overlay.try_read(&handle, offset, &mut buffer[..size]) {
-                Ok(Some(len)) => reply.data(&buffer[..len]),
-                Ok(None) => return Some(reply),
-                Err(e) => reply.error(errno("read", ino.0, &e)),
+                Ok(None) => return Some((reply, handle)),
+                read => {
+                    drop(handle);
+                    match read {
+                        Ok(len) => reply.data(&buffer[..len.unwrap_or(0)]),
+                        Err(e) => reply.error(errno("read", ino.0, &e)),
+                    }
+                }
             }
             None
         });
-        let Some(reply) = later else { return };
+        let Some((reply, handle)) = later else { return };
         self.pool(move |fs| {
             let mut buffer = vec![0; size];
             match fs.read(&handle, offset, &mut buffer) {
@@ -61,6 +69,7 @@ impl Adapter {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let durable = flags.0 & libc::O_DSYNC != 0;
         if !durable && self.overlay.try_write(&handle, offset, data, kill) {
+            drop(handle);
             return reply.written(data.len() as u32);
         }
         let data = data.to_vec();

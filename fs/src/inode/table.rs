@@ -204,6 +204,7 @@ impl InodeTable {
             let mut inner = self.inner.lock();
             let (in_use, most) = (inner.in_use(), inner.limits.nodes);
             if in_use < most - most / 4 {
+                inner.asked = None;
                 return vec![];
             }
             let now = Instant::now();
@@ -217,7 +218,9 @@ impl InodeTable {
             let idle: Vec<(u64, u64)> = inner
                 .nodes
                 .iter()
-                .filter(|(_, e)| e.handles == 0 && !e.dirty && !e.inode.is_dir())
+                .filter(|(_, e)| {
+                    e.handles == 0 && !e.dirty && !e.inode.is_dir() && e.place.is_some()
+                })
                 .map(|(node, e)| (e.used, *node))
                 .collect();
             (idle, in_use - most / 2)

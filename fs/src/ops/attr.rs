@@ -39,7 +39,7 @@ impl Overlay {
         if !inode.is_file() {
             return Ok(combine(inode, stat, None));
         }
-        match self.store.lookup(inode.id).map(|file| file.stat()) {
+        match self.store().lookup(inode.id).map(|file| file.stat()) {
             None if !drained => Ok(combine(inode, stat, None)),
             Some(Some(dirty)) => Ok(combine(inode, stat, Some(dirty))),
             None | Some(None) => self.attr(inode),
@@ -50,7 +50,7 @@ impl Overlay {
         if !inode.is_file() {
             return None;
         }
-        self.store.lookup(inode.id)?.stat()
+        self.store().lookup(inode.id)?.stat()
     }
 
     /// Whatever concerns size and time happens while no write is under way and no dirty life can
@@ -72,7 +72,7 @@ impl Overlay {
             });
         }
         if inode.is_file() && (set.size.is_some() || set.mtime.is_some()) {
-            let file = self.store.file(inode.id);
+            let file = self.store().file(inode.id);
             let exclusive = file.exclusive();
             set_owner_and_mode(&inode, &creds, set)?;
             if let Some(size) = set.size {

@@ -41,7 +41,7 @@ impl Overlay {
         if let Some(inode) = self.inodes.get_by_id(&id) {
             return self.backing.relative_path(inode.fd()).ok().flatten();
         }
-        let path = self.store.lookup(id)?.intro()?.path;
+        let path = self.store().lookup(id)?.intro()?.path;
         (!path.is_empty()).then(|| PathBuf::from(OsString::from_vec(path)))
     }
 

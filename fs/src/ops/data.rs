@@ -29,7 +29,7 @@ impl Overlay {
         };
         self.absorbs(handle)
             && handle.inode.lacks(lack)
-            && self.store.write_delay().is_zero()
+            && self.store().write_delay().is_zero()
             && handle.file.try_write(handle.fh, offset, data).is_ok()
     }
 
@@ -66,7 +66,7 @@ impl Overlay {
     }
 
     fn absorb(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
-        let delay = self.store.write_delay();
+        let delay = self.store().write_delay();
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }

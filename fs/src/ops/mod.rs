@@ -38,7 +38,7 @@ pub use canonical::OpenFile;
 pub use open::{Opened, Registrar};
 pub use xattr::Xattr;
 
-use crate::backing::{Backing, Creds};
+use crate::backing::{Backing, Creds, creds};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, Handle};
 use crate::inode::{Inode, InodeTable, NoHandle, Place};
@@ -66,7 +66,7 @@ pub type Invalidate = Box<dyn Fn(u64) + Send + Sync>;
 
 /// Called with files that the kernel should let go of. Must not wait: it is called within a
 /// request, and the kernel may want locks for this that the request's caller holds.
-pub type LetGo = Box<dyn Fn(Vec<Place>) + Send + Sync>;
+pub(crate) type LetGo = Box<dyn Fn(Vec<Place>) + Send + Sync>;
 
 /// The file system: one backing, one store.
 pub struct Overlay {
@@ -117,6 +117,7 @@ impl Overlay {
     }
 
     pub fn store(&self) -> &Arc<Store> {
+        debug_assert!(creds::is_own(), "the store is called as somebody else");
         &self.store
     }
 
@@ -132,7 +133,7 @@ impl Overlay {
     }
 
     /// How to ask the kernel to let files go. The first one stays.
-    pub fn on_let_go(&self, let_go: LetGo) {
+    pub(crate) fn on_let_go(&self, let_go: LetGo) {
         if self.let_go.set(let_go).is_err() {
             tracing::warn!("the overlay is mounted already; the first mount stays informed");
         }
@@ -256,7 +257,7 @@ impl Overlay {
     }
 
     fn drop_data(&self, id: FileId) {
-        let Some(file) = self.store.lookup(id) else {
+        let Some(file) = self.store().lookup(id) else {
             return;
         };
         if !file.is_clean()
@@ -270,7 +271,7 @@ impl Overlay {
     /// while the drain still holds the file.
     pub fn file_clean(&self, id: FileId) {
         self.drained.fetch_add(1, Ordering::AcqRel);
-        let is_dirty = || self.store.lookup(id).is_some_and(|f| !f.is_clean());
+        let is_dirty = || self.store().lookup(id).is_some_and(|f| !f.is_clean());
         if let Some(gone) = self.inodes.keep_while(&id, is_dirty) {
             self.let_go(Unreferenced(gone));
         }

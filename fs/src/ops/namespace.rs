@@ -165,7 +165,7 @@ impl Overlay {
         if let Some(inode) = &inode {
             inode.set_unlinked();
         }
-        let Some(file) = self.store.lookup(it.id) else {
+        let Some(file) = self.store().lookup(it.id) else {
             return Ok(());
         };
         if file.is_clean() {

@@ -143,7 +143,7 @@ impl Overlay {
     ) -> Result<Opened> {
         let access = flags & libc::O_ACCMODE;
         let writable = access != libc::O_RDONLY;
-        let file = self.store.file(inode.id);
+        let file = self.store().file(inode.id);
         let canonical = AsUser::caller(canonical, creds);
         if writable || flags & libc::O_TRUNC != 0 {
             inode.privileges_may_have_changed();

@@ -158,7 +158,7 @@ impl Exclusive<'_> {
         };
         shared.log.append(no.0, write, |_, _| {})?;
         let row = row_of(&payload);
-        let tally = shared.tally(no, row.uid);
+        let tally = shared.tally(no, row.id, row.uid);
         let mut inner = file.inner();
         inner.life = Some(Life::new(no, row, tally));
         inner.canonical_cut = false;

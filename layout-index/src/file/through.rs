@@ -96,10 +96,16 @@ impl File {
     /// For bytes written through, see [`File::canonical_unsynced`].
     pub fn sync(&self) -> Result<()> {
         match self.shared.log.sync() {
-            // The log is broken, but nothing of this file is in it.
-            Err(StoreError::Failed { .. }) if self.is_clean() => Ok(()),
+            // The log is broken, but nothing of this file is in it, also not after a power
+            // failure that takes the end of its last life.
+            Err(StoreError::Failed { .. }) if self.is_clean() && !self.ended_lately() => Ok(()),
             other => other,
         }
+    }
+
+    fn ended_lately(&self) -> bool {
+        let ended = self.shared.ended.lock();
+        ended.iter().any(|tally| tally.id == self.id)
     }
 
     /// Something when the canonical file may have bytes that a power failure would lose: the

@@ -268,13 +268,19 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
 
 fn create_dir_if_missing(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match disk.create_dir(dir) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
-        other => other.map_err(|e| StoreError::io("create", dir, e))?,
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        other => other.map_err(|e| StoreError::io("create", dir, e)),
     }
+}
+
+/// Makes the name of a new store's directory durable, where its parent may be opened.
+fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
     let parent = dir.parent().filter(|p| !p.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    disk.sync_dir(parent)
-        .map_err(|e| StoreError::io("sync", parent, e))
+    match disk.sync_dir(parent) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.map_err(|e| StoreError::io("sync", parent, e)),
+    }
 }
 
 /// What the log's segments take already: part of the room that the capacity is a share of.
@@ -309,6 +315,7 @@ fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superbl
             backing: options.backing.clone(),
             key: random_key(),
         };
+        sync_parent(disk, dir)?;
         new.save(disk, dir)?;
         return Ok(new);
     };

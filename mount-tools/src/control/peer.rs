@@ -21,11 +21,12 @@ pub struct Peer {
 impl Peer {
     pub fn of(stream: &UnixStream) -> io::Result<Peer> {
         let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
-        Ok(Peer {
-            uid: credentials.uid(),
-            pid: credentials.pid(),
-            daemon: nix::unistd::geteuid().as_raw(),
-        })
+        let daemon = nix::unistd::geteuid().as_raw();
+        Ok(Peer::new(credentials.uid(), credentials.pid(), daemon))
+    }
+
+    pub fn new(uid: u32, pid: i32, daemon: u32) -> Peer {
+        Peer { uid, pid, daemon }
     }
 
     pub fn is_privileged(&self) -> bool {
@@ -44,11 +45,7 @@ mod tests {
 
     #[test]
     fn root_the_daemons_user_and_the_owner() {
-        let peer = |uid, daemon| Peer {
-            uid,
-            pid: 1,
-            daemon,
-        };
+        let peer = |uid, daemon| Peer::new(uid, 1, daemon);
         assert!(peer(0, 5).is_privileged());
         assert!(peer(5, 5).is_privileged());
         assert!(!peer(6, 5).is_privileged());

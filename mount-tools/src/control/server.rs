@@ -1,5 +1,9 @@
 //! The answering side: one thread accepts, one thread per connection, at most [`MOST`] of them.
 //!
+//! Who connects is known before a place is given: an ordinary user has at most [`EACH`], and all
+//! of them together leave [`KEPT`] to root and the daemon's user. So nobody can lock out whoever
+//! has to drain and unmount.
+//!
 //! A peer that says nothing is dropped after [`PATIENCE`]. The one request of a connection may
 //! take as long as it likes (a drain does), but a reply that the peer does not take within
 //! [`PATIENCE`] ends it.
@@ -9,6 +13,8 @@ use super::peer::Peer;
 use super::protocol::{Reason, Refusal, Reply, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,6 +23,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const MOST: usize = 32;
+const EACH: usize = 4;
+const KEPT: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub trait Handler: Send + Sync + 'static {
@@ -31,8 +39,50 @@ pub trait Handler: Send + Sync + 'static {
 
 #[derive(Default)]
 struct Active {
-    count: Mutex<usize>,
+    places: Mutex<Places>,
     ended: Condvar,
+}
+
+#[derive(Default)]
+struct Places {
+    taken: usize,
+    /// Of those, by user, where the user is an ordinary one.
+    by_user: HashMap<u32, usize>,
+}
+
+impl Places {
+    /// Takes a place, or says why there is none.
+    fn take(&mut self, peer: &Peer) -> Result<(), String> {
+        if peer.is_privileged() {
+            if self.taken >= MOST {
+                return Err("the daemon has too many connections; try later".into());
+            }
+        } else {
+            let ordinary: usize = self.by_user.values().sum();
+            if self.taken >= MOST || ordinary >= MOST - KEPT {
+                return Err("the daemon has too many connections; try later".into());
+            }
+            let own = self.by_user.entry(peer.uid).or_default();
+            if *own >= EACH {
+                return Err(format!(
+                    "you have {EACH} requests at the daemon already; try again when one has ended"
+                ));
+            }
+            *own += 1;
+        }
+        self.taken += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self, peer: &Peer) {
+        self.taken -= 1;
+        if let Entry::Occupied(mut own) = self.by_user.entry(peer.uid) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+    }
 }
 
 pub struct Server {
@@ -64,12 +114,12 @@ impl Server {
             tracing::error!("the control thread broke off");
         }
         let deadline = Instant::now() + patience;
-        let mut count = self.active.count.lock();
-        while *count > 0 {
+        let mut places = self.active.places.lock();
+        while places.taken > 0 {
             if self
                 .active
                 .ended
-                .wait_until(&mut count, deadline)
+                .wait_until(&mut places, deadline)
                 .timed_out()
             {
                 break;
@@ -113,37 +163,35 @@ fn accept(
 }
 
 fn spawn(stream: UnixStream, handler: &Arc<dyn Handler>, active: &Arc<Active>) {
-    let full = {
-        let mut count = active.count.lock();
-        let full = *count >= MOST;
-        *count += usize::from(!full);
-        full
+    let peer = match Peer::of(&stream) {
+        Ok(peer) => peer,
+        Err(error) => {
+            tracing::warn!(%error, "a control connection of nobody known was closed");
+            return;
+        }
     };
-    if full {
-        let refusal = Refusal::new(
-            Reason::Busy,
-            "the daemon has too many connections; try later",
-        );
-        report(refuse(stream, refusal));
+    let place = active.places.lock().take(&peer);
+    if let Err(why) = place {
+        report(refuse(stream, Refusal::new(Reason::Busy, why)));
         return;
     }
-    let (handler, leave) = (handler.clone(), Leave(active.clone()));
+    let (handler, leave) = (handler.clone(), Leave(active.clone(), peer));
     let spawned = std::thread::Builder::new()
         .name("forebay-control-peer".into())
         .spawn(move || {
             let _leave = leave;
-            report(serve(stream, &*handler));
+            report(serve(stream, peer, &*handler));
         });
     if let Err(error) = spawned {
         tracing::warn!(%error, "no thread for a control connection");
     }
 }
 
-struct Leave(Arc<Active>);
+struct Leave(Arc<Active>, Peer);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        *self.0.count.lock() -= 1;
+        self.0.places.lock().leave(&self.1);
         self.0.ended.notify_all();
     }
 }
@@ -154,11 +202,10 @@ fn refuse(mut stream: UnixStream, refusal: Refusal) -> io::Result<()> {
     codec::send(&mut stream, &Reply::Refused(refusal))
 }
 
-fn serve(mut stream: UnixStream, handler: &dyn Handler) -> io::Result<()> {
+fn serve(mut stream: UnixStream, peer: Peer, handler: &dyn Handler) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let peer = Peer::of(&stream)?;
     let request = match codec::receive::<Request>(&mut stream) {
         Ok(Some(request)) => request,
         Ok(None) => return Ok(()),
@@ -183,75 +230,4 @@ fn report(result: io::Result<()>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{Read, Write};
-
-    struct Echo;
-
-    impl Handler for Echo {
-        fn handle(
-            &self,
-            _: Request,
-            peer: Peer,
-            progress: &mut dyn FnMut(Reply) -> io::Result<()>,
-        ) -> Reply {
-            progress(Reply::Progress(Default::default())).unwrap();
-            Reply::Pong {
-                pid: peer.pid as u32,
-            }
-        }
-    }
-
-    fn server() -> (tempfile::TempDir, std::path::PathBuf, Server) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let server = Server::start(UnixListener::bind(&path).unwrap(), Arc::new(Echo)).unwrap();
-        (dir, path, server)
-    }
-
-    #[test]
-    fn progress_and_then_the_answer() {
-        let (_dir, path, server) = server();
-        let mut stream = UnixStream::connect(&path).unwrap();
-        codec::send(&mut stream, &Request::Ping).unwrap();
-        let first: Reply = codec::receive(&mut stream).unwrap().unwrap();
-        assert!(matches!(first, Reply::Progress(_)), "{first:?}");
-        let second: Reply = codec::receive(&mut stream).unwrap().unwrap();
-        assert!(matches!(second, Reply::Pong { pid } if pid == std::process::id()));
-        server.stop(Duration::from_secs(5));
-    }
-
-    #[test]
-    fn garbage_gets_a_sentence_and_a_closed_connection() {
-        let (_dir, path, server) = server();
-        let mut stream = UnixStream::connect(&path).unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        let reply: Reply = codec::receive(&mut stream).unwrap().unwrap();
-        assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
-        let mut rest = Vec::new();
-        // The server closed with our bytes unread, which the kernel may report as a reset.
-        if let Err(e) = stream.read_to_end(&mut rest) {
-            assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
-        }
-        assert!(rest.is_empty());
-        server.stop(Duration::from_secs(5));
-    }
-
-    #[test]
-    fn a_silent_crowd_does_not_take_every_place_for_ever() {
-        let (_dir, path, server) = server();
-        let crowd: Vec<_> = (0..MOST)
-            .map(|_| UnixStream::connect(&path).unwrap())
-            .collect();
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while *server.active.count.lock() < MOST && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let mut late = UnixStream::connect(&path).unwrap();
-        let reply: Reply = codec::receive(&mut late).unwrap().unwrap();
-        assert!(matches!(reply, Reply::Refused(r) if r.reason == Reason::Busy));
-        drop(crowd);
-        server.stop(Duration::from_secs(5));
-    }
-}
+mod tests;

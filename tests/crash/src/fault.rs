@@ -1,6 +1,6 @@
 //! A disk on which one call fails, or every call from one on.
 
-use layout_index::{Disk, DiskFile, RealDisk};
+use layout_index::{Disk, DiskFile};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ pub struct Faults {
     hits: AtomicUsize,
     /// A sync failed since somebody asked.
     sync_failed: AtomicBool,
+    sync_hit: AtomicBool,
 }
 
 impl Faults {
@@ -44,6 +45,7 @@ impl Faults {
             at: AtomicUsize::new(at),
             hits: AtomicUsize::new(0),
             sync_failed: AtomicBool::new(false),
+            sync_hit: AtomicBool::new(false),
         })
     }
 
@@ -53,6 +55,11 @@ impl Faults {
 
     pub fn hits(&self) -> usize {
         self.hits.load(Ordering::SeqCst)
+    }
+
+    /// A sync failed at any time.
+    pub fn is_sync_hit(&self) -> bool {
+        self.sync_hit.load(Ordering::SeqCst)
     }
 
     pub fn take_sync_failed(&self) -> bool {
@@ -81,13 +88,19 @@ impl Faults {
     }
 
     fn next_sync(&self) -> io::Result<()> {
-        self.next()
-            .inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
+        self.next().inspect_err(|_| {
+            self.sync_failed.store(true, Ordering::SeqCst);
+            self.sync_hit.store(true, Ordering::SeqCst);
+        })
     }
 }
 
+/// Passes what does not fail on to `disk`.
 #[derive(Clone, Debug)]
-pub struct FaultDisk(pub Arc<Faults>);
+pub struct FaultDisk {
+    pub faults: Arc<Faults>,
+    pub disk: Arc<dyn Disk>,
+}
 
 #[derive(Debug)]
 pub struct FaultFile {
@@ -98,7 +111,7 @@ pub struct FaultFile {
 impl FaultDisk {
     fn wrap(&self, real: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         Arc::new(FaultFile {
-            faults: self.0.clone(),
+            faults: self.faults.clone(),
             real,
         })
     }
@@ -106,42 +119,43 @@ impl FaultDisk {
 
 impl Disk for FaultDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.0.next()?;
-        Ok(self.wrap(RealDisk.create(path)?))
+        self.faults.next()?;
+        Ok(self.wrap(self.disk.create(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.0.next()?;
-        Ok(self.wrap(RealDisk.open(path)?))
+        self.faults.next()?;
+        Ok(self.wrap(self.disk.open(path)?))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.next()?;
-        RealDisk.remove(path)
+        self.faults.next()?;
+        self.disk.remove(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.next()?;
-        RealDisk.rename(from, to)
+        self.faults.next()?;
+        self.disk.rename(from, to)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.next()?;
-        RealDisk.create_dir(path)
+        self.faults.next()?;
+        self.disk.create_dir(path)
     }
 
-    fn sync_dir(&self, _path: &Path) -> io::Result<()> {
-        self.0.next_sync()
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.faults.next_sync()?;
+        self.disk.sync_dir(path)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
-        self.0.next()?;
-        RealDisk.list(path)
+        self.faults.next()?;
+        self.disk.list(path)
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        self.0.next()?;
-        RealDisk.free_bytes(path)
+        self.faults.next()?;
+        self.disk.free_bytes(path)
     }
 }
 
@@ -167,7 +181,8 @@ impl DiskFile for FaultFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.faults.next_sync()
+        self.faults.next_sync()?;
+        self.real.sync()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -186,7 +186,9 @@ impl Rig {
         let begun = self.slots[n].history.begin(begun, effect);
         let result = act(self);
         let now = self.now();
-        let mtime = self.file(n).stat().map(|s| s.mtime.0);
+        // A broken log takes no times.
+        let broken = self.store().failure().is_some();
+        let mtime = self.file(n).stat().map(|s| s.mtime.0).filter(|_| !broken);
         let history = &mut self.slots[n].history;
         if result.is_ok() {
             history.done(begun, now);
@@ -308,7 +310,11 @@ impl Rig {
         }
         slot.canonical_dirty = false;
         slot.cut = false;
-        self.log_synced();
+        let now = self.now();
+        self.slots[n].history.synced(now);
+        if self.store().failure().is_none() {
+            self.log_synced();
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::types::{SetTime, Time};
+use std::sync::atomic::AtomicBool;
 
 #[test]
 fn writes_are_absorbed_and_read_back() {
@@ -184,4 +185,143 @@ fn a_drain_error_is_told_once_at_close() {
     });
     assert_eq!(w.fs.flush(fh).unwrap_err().errno(), libc::EDQUOT);
     w.fs.flush(fh).unwrap();
+}
+
+#[test]
+fn a_time_set_while_the_drain_works_stays() {
+    let w = world();
+    let (node, fh) = w.create("f");
+    w.write(fh, 0, b"x");
+    let file = w.store_file(node);
+    let at = |sec| Time { sec, nsec: 7 };
+    let set = SetAttr {
+        mtime: Some(SetTime::At(at(1_000_000_000))),
+        ..SetAttr::default()
+    };
+    std::thread::scope(|s| {
+        let writers_out = file.exclusive();
+        let setting = s.spawn(|| w.fs.setattr(&me(), node, None, &set).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        // What the drain does when it finishes, with the time it knows of.
+        let canonical = w.fs.open_canonical(&file).unwrap().unwrap();
+        canonical.set_mtime(at(2_000_000_000).as_nanos()).unwrap();
+        drop(writers_out);
+        assert_eq!(setting.join().unwrap().mtime, at(1_000_000_000));
+    });
+    w.drain(&file);
+    assert_eq!(w.fs.getattr(node).unwrap().mtime, at(1_000_000_000));
+}
+
+/// What `utimens` was asked to record must not be what a drain made of it meanwhile.
+#[test]
+fn a_time_set_on_a_dirty_file_is_what_was_asked_for() {
+    let w = world();
+    let (node, fh) = w.create("f");
+    w.write(fh, 0, b"x");
+    let set = SetAttr {
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::Now),
+        size: Some(5),
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    let before = layout_index::Timestamp::now();
+    let attr = w.fs.setattr(&me(), node, Some(fh), &set).unwrap();
+    assert!(attr.mtime >= Time::from_nanos(before.0));
+    assert_eq!((attr.size, attr.mode & 0o777), (5, 0o600));
+    assert_eq!(w.store_file(node).stat().unwrap().size, 5);
+}
+
+/// The canonical file, with syncs that cost nothing: more drains end in the same time.
+#[derive(Debug)]
+struct Unsynced(Arc<dyn DiskFile>);
+
+impl DiskFile for Unsynced {
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.0.write_at(bufs, offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.0.size()
+    }
+
+    fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+        self.0.allocate(mode, offset, len)
+    }
+
+    fn set_mtime(&self, mtime: u64) -> io::Result<()> {
+        self.0.set_mtime(mtime)
+    }
+}
+
+/// Writes and drains one byte after the other while `size` is asked, and says when it lied.
+fn shrinks(size: impl Fn(&World, u64) -> u64 + Sync) -> Option<(u64, u64)> {
+    let w = world();
+    let (node, fh) = w.create("f");
+    let file = w.store_file(node);
+    let canonical = Unsynced(w.fs.open_canonical(&file).unwrap().unwrap());
+    let written = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let ask = || {
+        let until = std::time::Instant::now() + Duration::from_secs(2);
+        while std::time::Instant::now() < until {
+            let least = written.load(Ordering::Acquire);
+            let got = size(&w, node);
+            if got < least {
+                return Some((least, got));
+            }
+        }
+        None
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let size = written.load(Ordering::Acquire);
+                w.write(fh, size, b"x");
+                written.store(size + 1, Ordering::Release);
+                drain_to(&file, &canonical);
+                w.fs.file_clean(file.id());
+            }
+        });
+        let asking: Vec<_> = (0..6).map(|_| s.spawn(ask)).collect();
+        let lies: Vec<_> = asking.into_iter().map(|a| a.join().unwrap()).collect();
+        stop.store(true, Ordering::Relaxed);
+        lies.into_iter().flatten().next()
+    })
+}
+
+#[test]
+fn sizes_do_not_shrink_when_the_drain_finishes() {
+    assert_eq!(shrinks(|w, node| w.size(node)), None);
+    assert_eq!(shrinks(|w, _| w.lookup("f").unwrap().attr.size), None);
+}
+
+#[test]
+fn data_syncs_reach_what_went_past_the_log() {
+    let w = world();
+    let (node, fh) = w.create("f");
+    let file = w.store_file(node);
+    w.write(fh, 0, b"x");
+    // A life that has begun may lie over canonical bytes that nobody synced.
+    assert!(file.canonical_unsynced().is_some());
+    w.fs.fsync(fh, true).unwrap();
+    assert_eq!(file.canonical_unsynced(), None);
+    w.fs.fsync(fh, true).unwrap();
+    let handle = w.fs.handle(fh).unwrap();
+    file.write_through(&handle.canonical, 0, b"y").unwrap();
+    assert!(file.canonical_unsynced().is_some());
+    w.fs.fsync(fh, true).unwrap();
+    assert_eq!(file.canonical_unsynced(), None);
 }

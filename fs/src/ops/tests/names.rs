@@ -163,6 +163,7 @@ fn an_open_that_was_under_way_finds_the_bytes() {
     assert_eq!(w.read(late, 0, 10), b"bytes");
     w.fs.release(late).unwrap();
     let gone = w.fs.forget(node, 1).expect("the last reference");
+    assert!(w.fs.store.totals().undrained > 0);
     w.fs.let_go(gone);
     assert_eq!(w.fs.store.totals().undrained, 0);
 }
@@ -255,4 +256,16 @@ fn node_numbers_are_inode_numbers() {
         w.backing.metadata().unwrap().ino()
     );
     assert_eq!(w.fs.getattr(99).unwrap_err().errno(), libc::ESTALE);
+}
+
+#[test]
+fn whoever_forgets_frees_nothing() {
+    let w = world();
+    let (node, fh) = w.create("f");
+    w.fs.release(fh).unwrap();
+    let inode = Arc::downgrade(&w.fs.inode(node).unwrap());
+    let gone = w.fs.forget(node, 1).expect("the last reference");
+    assert_eq!(inode.strong_count(), 1);
+    w.fs.let_go(gone);
+    assert_eq!(inode.strong_count(), 0);
 }

@@ -134,3 +134,51 @@ fn handles_do_what_they_were_opened_for() {
         libc::EBADF
     );
 }
+
+#[test]
+fn a_writer_waits_for_releases_that_are_on_their_way() {
+    let w = world();
+    let node = clean_file(&w);
+    let kernel = Kernel::default();
+    let (reader, through) = open(&w, node, libc::O_RDONLY, &kernel);
+    assert!(through);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(Duration::from_millis(2));
+            w.fs.release(reader).unwrap();
+        });
+        assert!(!open(&w, node, RDWR, &kernel).1);
+    });
+}
+
+#[test]
+fn without_descriptors_new_files_are_refused_and_old_ones_work() {
+    let w = world();
+    std::fs::write(w.path("late"), "").unwrap();
+    let (node, fh) = w.create("f");
+    let dir = w.fs.opendir(&me(), ROOT).unwrap();
+    w.fs.limit_descriptors(w.fs.known_inodes() * 2);
+    let refused = |r: Result<()>| assert_eq!(r.unwrap_err().errno(), libc::ENFILE);
+    refused(w.lookup("late").map(drop));
+    refused(w.fs.mkdir(&me(), ROOT, os("d"), 0o755, 0).map(drop));
+    let flags = RDWR | libc::O_CREAT;
+    refused(
+        w.fs.create(&me(), ROOT, os("g"), 0o644, 0, flags, None)
+            .map(drop),
+    );
+    refused(w.fs.open(&me(), node, RDWR | libc::O_TRUNC, None).map(drop));
+    // Nothing was made or cut on the way.
+    assert!(!w.path("d").exists() && !w.path("g").exists());
+    w.write(fh, 0, b"goes on");
+    assert_eq!(w.read(fh, 0, 10), b"goes on");
+    assert_eq!(w.lookup("f").unwrap().attr.ino, node);
+    // Names are listed all the same.
+    let mut names = vec![];
+    w.fs.readdirplus(&me(), dir, 0, &mut |e, found| {
+        names.push((e.name.clone().into_string().unwrap(), found.is_some()));
+        false
+    })
+    .unwrap();
+    assert!(names.contains(&("late".into(), false)));
+    assert!(names.contains(&("f".into(), true)));
+}

@@ -180,3 +180,51 @@ fn a_swapped_link_leads_nowhere() {
     let e = w.fs.lookup(&ALICE, link, os("passwd")).unwrap_err();
     assert_eq!(e.errno(), libc::ENOTDIR);
 }
+
+/// Debug builds refuse to call the store with another identity in force.
+#[test]
+fn the_store_is_only_called_as_the_daemon() {
+    let w = shared_world();
+    let (entry, opened) =
+        w.fs.create(&ALICE, ROOT, os("a"), 0o644, 0, RDWR, None)
+            .unwrap();
+    let node = entry.attr.ino;
+    w.write(opened.fh, 0, b"bytes");
+    w.fs.lookup(&ALICE, ROOT, os("a")).unwrap();
+    w.fs.mkdir(&ALICE, ROOT, os("d"), 0o755, 0).unwrap();
+    w.fs.symlink(&ALICE, ROOT, os("l"), b"a").unwrap();
+    w.fs.link(&ALICE, node, ROOT, os("b")).unwrap();
+    let dir = w.fs.opendir(&ALICE, ROOT).unwrap();
+    let known = w.fs.known_inodes();
+    // Every entry is full at once: each lookup is undone, that of a removed file too.
+    std::fs::write(w.path("c"), "").unwrap();
+    let mut at = 0;
+    loop {
+        let mut next = None;
+        w.fs.readdirplus(&ALICE, dir, at, &mut |e, _| {
+            next = Some(e.next);
+            true
+        })
+        .unwrap();
+        match next {
+            Some(next) => at = next,
+            None => break,
+        }
+    }
+    assert_eq!(w.fs.known_inodes(), known);
+    let set = SetAttr {
+        size: Some(2),
+        mtime: Some(crate::types::SetTime::Now),
+        ..SetAttr::default()
+    };
+    w.fs.setattr(&ALICE, node, None, &set).unwrap();
+    w.fs.unlink(&ALICE, ROOT, os("a")).unwrap();
+    w.fs.rename(&ALICE, ROOT, os("b"), ROOT, os("e"), 0)
+        .unwrap();
+    w.fs.unlink(&ALICE, ROOT, os("e")).unwrap();
+    w.fs.release(opened.fh).unwrap();
+    let guard = Creds::of(&ALICE).enter().unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| w.fs.store().totals()));
+    drop(guard);
+    assert_eq!(caught.is_err(), cfg!(debug_assertions));
+}
