@@ -138,6 +138,11 @@ async fn attempt(
             shared.canonicals.finished(file.id());
             return Ok(Attempt::Clean);
         }
+        // It became clean by itself (truncated away, say): there is nothing to open it for.
+        Err(_) if file.is_clean() => {
+            shared.canonicals.finished(file.id());
+            return Ok(Attempt::Clean);
+        }
         Err(source) => {
             return Err(Halt::Trouble(trouble::canonical(name, "opening", &source)));
         }

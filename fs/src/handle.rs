@@ -7,6 +7,7 @@ use layout_index::File;
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// An open file. `O_APPEND`, `O_DIRECT` and the like are the kernel's business: it sends offsets.
 pub struct Handle {
@@ -22,6 +23,8 @@ pub struct Handle {
     /// (allocation, copies, sync) must go there too.
     pub passthrough: Option<Registered>,
     pub opener: Caller,
+    /// The number of the last drain error that this handle's fsync has told.
+    pub told: AtomicU64,
 }
 
 /// An open directory: the backing's own stream, with its own offsets.

@@ -4,8 +4,12 @@
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
+/// fuser reports as an error that the kernel no longer waits for a reply, which is how a request
+/// ends that a signal interrupted.
+const DEFAULT: &str = "info,fuser::reply=off";
+
 pub fn start() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT));
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -35,6 +35,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a writer waits for passthrough handles that may be closed already.
@@ -169,6 +170,7 @@ impl Overlay {
             writable,
             passthrough: passthrough.clone(),
             opener: *caller,
+            told: AtomicU64::new(0),
         };
         self.handles.insert(fh, Arc::new(handle));
         Ok(Opened { fh, passthrough })
@@ -225,7 +227,8 @@ impl Overlay {
 
     /// Once for each `close`: the last moment at which an error of the drain can be told.
     pub fn flush(&self, fh: u64) -> Result<()> {
-        report(&self.handle(fh)?.file)
+        let handle = self.handle(fh)?;
+        report(&handle, false)
     }
 
     /// The last close of a handle. Nobody hears an error from here. May wait for the backing.
@@ -288,15 +291,21 @@ impl Overlay {
     }
 }
 
-/// What the drain could not do with this file's data, once per failure.
-pub(super) fn report(file: &File) -> Result<()> {
-    match file.take_unreported_error() {
-        None => Ok(()),
-        Some(error) => Err(FsError::Drain {
-            errno: error.errno,
-            message: error.message,
-        }),
+/// What the drain could not do with this file's data. A close tells it every time: other
+/// processes may close copies of the descriptor before the job closes its own. An fsync tells it
+/// once per handle and failure, and closes after that no more.
+pub(super) fn report(handle: &Handle, by_fsync: bool) -> Result<()> {
+    let told = handle.told.load(Ordering::Acquire);
+    let Some((number, error)) = handle.file.error_after(told) else {
+        return Ok(());
+    };
+    if by_fsync {
+        handle.told.fetch_max(number, Ordering::AcqRel);
     }
+    Err(FsError::Drain {
+        errno: error.errno,
+        message: error.message,
+    })
 }
 
 /// Opens the canonical file as the caller, who asked for `flags`.

@@ -26,7 +26,7 @@ impl Overlay {
             }
             inode.set_synced();
         }
-        report(file)
+        report(&handle, true)
     }
 
     pub fn fsyncdir(&self, fh: u64, data_only: bool) -> Result<()> {

@@ -15,6 +15,7 @@ use crate::store::Event;
 use crate::types::{ByteRange, FileId, FileNo, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// All writers of the file are out until this is dropped.
 ///
@@ -100,10 +101,13 @@ impl File {
         let mut inner = self.inner();
         if let Some(mut life) = inner.life.take() {
             life.empty(&self.shared, why);
+            if life.has_lower_layers() {
+                // RocksDB's part leaves the books with the next merge, which should come soon.
+                self.shared.hidden.fetch_add(1, Ordering::Relaxed);
+            }
             self.shared.ended.lock().push(life.tally.clone());
         }
         inner.error = None;
-        inner.error_unreported = false;
         drop(inner);
         self.shared.unpin(self.id)
     }

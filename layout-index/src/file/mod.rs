@@ -127,7 +127,8 @@ pub(crate) struct Inner {
     pub life: Option<Life>,
     pub active: RangeSet,
     error: Option<StickyError>,
-    error_unreported: bool,
+    /// How many different failures there have been.
+    errors: u64,
     /// Counts changes to the canonical file outside the drain, and up to which it was synced.
     canonical_changes: u64,
     canonical_synced: u64,
@@ -219,30 +220,27 @@ impl File {
 
     pub fn set_error(&self, error: StickyError) {
         let mut inner = self.inner();
-        // The same failure, tried again, is reported to the job once.
+        // The same failure, tried again, is not told again.
         if inner.error.as_ref() != Some(&error) {
             inner.error = Some(error);
-            inner.error_unreported = true;
+            inner.errors += 1;
         }
     }
 
     pub fn clear_error(&self) {
-        let mut inner = self.inner();
-        inner.error = None;
-        inner.error_unreported = false;
+        self.inner().error = None;
     }
 
     pub fn error(&self) -> Option<StickyError> {
         self.inner().error.clone()
     }
 
-    /// The error, once per failure: for fsync and close.
-    pub fn take_unreported_error(&self) -> Option<StickyError> {
-        let mut inner = self.inner();
-        if !std::mem::take(&mut inner.error_unreported) {
-            return None;
-        }
-        inner.error.clone()
+    /// The error and its number, if it is newer than the one that `seen` is the number of. Each
+    /// open handle keeps count for itself: what one was told, the others have yet to hear.
+    pub fn error_after(&self, seen: u64) -> Option<(u64, StickyError)> {
+        let inner = self.inner();
+        let error = inner.error.clone().filter(|_| inner.errors > seen)?;
+        Some((inner.errors, error))
     }
 }
 

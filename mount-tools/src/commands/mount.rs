@@ -18,6 +18,9 @@ pub fn run(args: &MountArgs) -> Result<Code> {
     }
     match daemonize::detach(&settings.log_file)? {
         daemonize::Side::Parent(pid) => {
+            std::fs::metadata(&settings.mount).map_err(|e| {
+                Failure::failed(format!("{} does not answer: {e}", settings.mount.display()))
+            })?;
             crate::output::print(&format!(
                 "{} is mounted (node {}, store {}, pid {pid})\n",
                 settings.mount.display(),

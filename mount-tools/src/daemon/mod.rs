@@ -136,12 +136,12 @@ fn bind(settings: &MountSettings, place: &Place) -> Result<std::os::unix::net::U
     })
 }
 
-/// The kernel has the mount and a request comes back.
+/// The kernel has the mount. Nothing in this process may look into it: killed while its own
+/// request waits for itself, a daemon could not end. `forebay mount` looks, from outside.
 fn answers(settings: &MountSettings) -> Result<()> {
     let failed = |e: std::io::Error| {
         Failure::failed(format!("{} does not answer: {e}", settings.mount.display()))
     };
-    std::fs::metadata(&settings.mount).map_err(failed)?;
     if crate::mountinfo::forebay_at(&settings.mount).map_err(failed)? {
         return Ok(());
     }

@@ -55,7 +55,7 @@ fn on_signal(lifecycle: &Arc<Lifecycle>, count: u32) {
         .name("forebay-stop".into())
         .spawn(move || {
             if let Err(refusal) = lifecycle.stop(stop, None, &mut |_| true) {
-                tracing::warn!("still mounted: {}", refusal.message);
+                tracing::info!("still mounted: {}", refusal.message);
                 for holder in &refusal.holders {
                     tracing::info!(
                         pid = holder.pid,

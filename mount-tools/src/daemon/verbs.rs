@@ -12,7 +12,7 @@ use crate::control::server::Handler;
 use crate::report::{DrainStatus, ErrorStatus, FileStatus, Source, StatusReport, StoreStatus};
 use crate::settings::MountSettings;
 use flusher::{Flusher, Progress, Selection, Verdict};
-use layout_index::{File, FileId, RecoveryReport, Store};
+use layout_index::{File, FileId, RecoveryReport, Store, Totals};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,6 +87,8 @@ impl Node {
                 (f, undrained)
             })
             .collect();
+        // Counted file by file: the store's own sum lags behind the drain until its next merge.
+        let undrained = files.iter().map(|(_, undrained)| undrained).sum();
         files.sort_by_key(|(f, undrained)| (std::cmp::Reverse(*undrained), f.id()));
         let (mut mine, hidden): (Vec<_>, Vec<_>) = files
             .into_iter()
@@ -122,7 +124,11 @@ impl Node {
                 &self.store.space(),
                 self.store.failure(),
             ),
-            bytes: self.store.totals().into(),
+            bytes: Totals {
+                undrained,
+                ..self.store.totals()
+            }
+            .into(),
             more_files: unlisted().count(),
             more_undrained: unlisted().map(|(_, undrained)| undrained).sum(),
             files: mine.iter().map(|(f, n)| self.file_status(f, *n)).collect(),

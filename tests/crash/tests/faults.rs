@@ -135,7 +135,11 @@ fn sweep(name: &str, stride: usize, fault: impl Fn(usize) -> Fault) {
         println!("{failure}");
     }
     assert!(all > 300, "the workload makes only {all} calls");
-    assert_eq!(failures.len(), 0, "runs of {runs} went wrong; the first are above");
+    assert_eq!(
+        failures.len(),
+        0,
+        "runs of {runs} went wrong; the first are above"
+    );
 }
 
 #[test]
