@@ -275,8 +275,8 @@ fn check_with(base: &[u8], effects: &[(&Effect, bool)], actual: &[u8]) -> Result
         if actual[start..end] == likely[start..end] {
             continue;
         }
-        for at in start..end {
-            check_byte(base, effects, at as u64, actual[at])?;
+        for (at, got) in (start..end).zip(&actual[start..end]) {
+            check_byte(base, effects, at as u64, *got)?;
         }
     }
     Ok(())

@@ -39,20 +39,26 @@ pub struct Rig {
     pub gone: Vec<Slot>,
     /// The canonical files were there from this moment on.
     pub started: usize,
+    /// Writes that found no room in the log.
+    pub full: usize,
+    capacity: u64,
     next_ino: u64,
     next_data: u64,
 }
 
+/// Room for everything.
 pub const CAPACITY: u64 = 14 << 20;
+/// One segment for each lane: whoever fills one finds no other.
+pub const TIGHT: u64 = 7 << 20;
 
-pub fn options(root: &Path) -> StoreOptions {
+pub fn options(root: &Path, capacity: u64) -> StoreOptions {
     StoreOptions {
         dir: root.join("store"),
         node: "n0".into(),
         backing: "/backing".into(),
         index_memory: 4 << 20,
         space: SpaceOptions {
-            capacity: Some(CAPACITY),
+            capacity: Some(capacity),
             segment: Some(1 << 20),
             user_share: 1.0,
             ..SpaceOptions::default()
@@ -67,7 +73,13 @@ pub fn canonical_path(root: &Path, id: FileId) -> PathBuf {
 impl Rig {
     /// Makes `files` canonical files, every second one with something in it. The store is
     /// still to be opened.
-    pub fn new(root: &Path, disk: Arc<dyn Disk>, clock: Clock, files: usize) -> Result<Rig> {
+    pub fn new(
+        root: &Path,
+        disk: Arc<dyn Disk>,
+        clock: Clock,
+        files: usize,
+        capacity: u64,
+    ) -> Result<Rig> {
         let mut rig = Rig {
             root: root.into(),
             disk,
@@ -76,6 +88,8 @@ impl Rig {
             slots: Vec::new(),
             gone: Vec::new(),
             started: 0,
+            full: 0,
+            capacity,
             next_ino: 1,
             next_data: 1,
         };
@@ -149,7 +163,7 @@ impl Rig {
             .filter(|(_, slot)| slot.unlinked)
             .map(|(n, slot)| (n, slot.history.begin(now, Effect::Discard)))
             .collect();
-        let (store, report) = Store::open(options(&self.root), self.disk.clone())?;
+        let (store, report) = Store::open(options(&self.root, self.capacity), self.disk.clone())?;
         let now = self.now();
         for (n, begun) in unlinked {
             self.slots[n].history.done(begun, now);
@@ -173,6 +187,13 @@ impl Rig {
 
     pub fn file(&self, n: usize) -> Arc<File> {
         self.slots[n].file.clone().expect("the store is open")
+    }
+
+    /// File `n`, or the next one that has something in the log.
+    pub fn dirty_or(&self, n: usize) -> usize {
+        let count = self.slots.len();
+        let mut all = (0..count).map(|i| (n + i) % count);
+        all.find(|n| !self.file(*n).is_clean()).unwrap_or(n)
     }
 
     /// Notes an operation's beginning and, if it succeeds, its end.
@@ -240,7 +261,10 @@ impl Rig {
                 other => other,
             };
             match absorbed {
-                Err(e) if full(&e) => rig.write_through(n, offset, &data),
+                Err(e) if full(&e) => {
+                    rig.full += 1;
+                    rig.write_through(n, offset, &data)
+                }
                 other => other,
             }
         })
@@ -281,7 +305,11 @@ impl Rig {
     }
 
     pub fn zero(&mut self, n: usize, range: ByteRange, grow: bool) -> Result<()> {
-        self.begin(n)?;
+        match self.begin(n) {
+            // The overlay would turn to the canonical file, which is no business of the store's.
+            Err(StoreError::Full) => return Ok(()),
+            other => other?,
+        }
         let effect = Effect::Zero {
             start: range.start,
             end: range.end,
@@ -292,6 +320,18 @@ impl Rig {
             let exclusive = file.exclusive();
             exclusive.zero(range, grow, Timestamp(range.start + 2))
         })
+    }
+
+    pub fn set_mtime(&mut self, n: usize, mtime: u64) -> Result<()> {
+        let file = self.file(n);
+        let set = file.exclusive().set_mtime(Timestamp(mtime));
+        match set {
+            Err(StoreError::Clean) => return Ok(()),
+            other => other?,
+        }
+        let now = self.now();
+        self.slots[n].history.note_mtime(now, Some(mtime));
+        Ok(())
     }
 
     /// As the overlay's fdatasync.

@@ -47,6 +47,10 @@ pub enum Step {
         range: ByteRange,
         grow: bool,
     },
+    Mtime {
+        n: usize,
+        mtime: u64,
+    },
     Fsync {
         n: usize,
     },
@@ -109,25 +113,25 @@ impl Script {
                     count,
                 }
             }
-            20..30 => Step::Write {
+            20..26 => Step::Write {
                 n,
                 lane,
                 offset,
                 len: upto(rng, 60_000),
             },
-            30..36 => Step::Write {
+            26..36 => Step::Write {
                 n,
                 lane,
                 offset,
                 len: upto(rng, 400_000),
             },
-            36..42 => Step::Through {
+            36..41 => Step::Through {
                 n,
                 offset,
                 len: upto(rng, 20_000),
             },
-            42..49 => Step::Truncate { n, size: offset },
-            49..54 => {
+            41..50 => Step::Truncate { n, size: offset },
+            50..56 => {
                 let range = ByteRange::new(offset, offset + upto(rng, 100_000));
                 Step::Zero {
                     n,
@@ -135,17 +139,18 @@ impl Script {
                     grow: rng.random_bool(0.5),
                 }
             }
-            54..66 => Step::Fsync { n },
-            66..69 => Step::Sync,
-            69..74 => Step::Checkpoint,
-            74..78 => Step::Tidy,
+            56..58 => Step::Mtime { n, mtime: offset },
+            58..66 => Step::Fsync { n },
+            66..68 => Step::Sync,
+            68..73 => Step::Checkpoint,
+            73..78 => Step::Tidy,
             78..89 => {
                 let late = rng
                     .random_bool(0.5)
                     .then(|| (rng.random_range(0..SPACE), rng.random_range(1..3000)));
                 Step::Drain {
                     n,
-                    max: rng.random_range(1..6),
+                    max: rng.random_range(1..9),
                     late,
                 }
             }
@@ -190,9 +195,15 @@ impl Step {
                 offset,
                 len,
             } => rig.write(n, lane, offset, len),
+            // Mostly where the log has something: on clean files these do not concern it.
+            Step::Through { n, offset, len } if offset % 4 > 0 => {
+                rig.through(rig.dirty_or(n), offset, len)
+            }
             Step::Through { n, offset, len } => rig.through(n, offset, len),
+            Step::Truncate { n, size } if size % 4 > 0 => rig.truncate(rig.dirty_or(n), size),
             Step::Truncate { n, size } => rig.truncate(n, size),
-            Step::Zero { n, range, grow } => rig.zero(n, range, grow),
+            Step::Zero { n, range, grow } => rig.zero(rig.dirty_or(n), range, grow),
+            Step::Mtime { n, mtime } => rig.set_mtime(rig.dirty_or(n), mtime),
             Step::Fsync { n } => rig.fsync(n),
             Step::Sync => rig.sync(),
             Step::Checkpoint => rig.checkpoint(),

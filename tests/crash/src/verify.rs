@@ -3,7 +3,7 @@
 use crate::drain;
 use crate::history::Expected;
 use crate::image::Loss;
-use crate::rig::{Slot, canonical_path, options};
+use crate::rig::{CAPACITY, Slot, canonical_path, options};
 use layout_index::{Disk, DiskFile, File, RealDisk, Store};
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub fn image<'a>(
 }
 
 fn open(root: &Path, loss: Loss) -> Result<Arc<Store>, String> {
-    let (store, report) = Store::open(options(root), Arc::new(RealDisk))
+    let (store, report) = Store::open(options(root, CAPACITY), Arc::new(RealDisk))
         .map_err(|e| format!("the store does not open: {e}"))?;
     if !report.damaged.is_empty() {
         return Err(format!("damage is reported: {}", report.damaged.join("; ")));
@@ -100,10 +100,10 @@ fn compare(
     }
     expected.check(&content)?;
     let mtime = file.stat().map(|s| s.mtime.0);
-    if let (Loss::Killed, Some(was), Some(is)) = (loss, expected.mtime, mtime) {
-        if was != is {
-            return Err(format!("its time was {was} and is {is}"));
-        }
+    if let (Loss::Killed, Some(was), Some(is)) = (loss, expected.mtime, mtime)
+        && was != is
+    {
+        return Err(format!("its time was {was} and is {is}"));
     }
     Ok(content)
 }
@@ -188,7 +188,7 @@ fn settle(store: &Store) -> Result<(), String> {
 }
 
 fn reopen_clean(root: &Path) -> Result<(), String> {
-    let (_store, report) = Store::open(options(root), Arc::new(RealDisk))
+    let (_store, report) = Store::open(options(root, CAPACITY), Arc::new(RealDisk))
         .map_err(|e| format!("the drained store does not open: {e}"))?;
     if report.files != 0 || report.undrained != 0 || !report.damaged.is_empty() {
         return Err(format!("the drained store opens dirty: {report:?}"));

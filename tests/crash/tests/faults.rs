@@ -6,7 +6,7 @@
 use forebay_crash::fault::{Fault, FaultDisk, Faults, Leaves};
 use forebay_crash::image::{Loss, Simulation};
 use forebay_crash::recorder::{Recorder, Recording};
-use forebay_crash::rig::{Rig, Slot};
+use forebay_crash::rig::{CAPACITY, Rig, Slot};
 use forebay_crash::script::{Script, Step};
 use forebay_crash::verify::{self, Depth};
 use forebay_crash::{scratch, setting};
@@ -36,7 +36,7 @@ fn run(seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize, String> 
         faults: faults.clone(),
         disk: Arc::new(recorder.clone()),
     });
-    let mut rig = Rig::new(&root, disk, clock, FILES).map_err(|e| e.to_string())?;
+    let mut rig = Rig::new(&root, disk, clock, FILES, CAPACITY).map_err(|e| e.to_string())?;
     faults.fail_at(at);
     work(seed, &mut rig, &faults)?;
     let calls = faults.calls();
@@ -47,7 +47,7 @@ fn run(seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize, String> 
     rig.kill();
     let slots = rig.slots.iter().chain(&rig.gone);
     // Of faults that were no failed sync a sample is enough.
-    if faults.is_sync_hit() || at % 8 == 0 {
+    if faults.is_sync_hit() || at.is_multiple_of(8) {
         power_failure(&recorder.finish(), at as u64, dir, slots.clone())
             .map_err(|why| format!("after a power failure at the end: {why}"))?;
     }
@@ -178,7 +178,7 @@ fn an_index_that_cannot_be_written_stops_the_store_and_loses_nothing() {
     let time = AtomicUsize::new(1);
     let clock = Arc::new(move || time.fetch_add(1, Ordering::SeqCst));
     let disk = Arc::new(layout_index::RealDisk);
-    let mut rig = Rig::new(&root, disk, clock, FILES).unwrap();
+    let mut rig = Rig::new(&root, disk, clock, FILES, CAPACITY).unwrap();
     rig.open().unwrap();
     let mut script = Script::new(3, FILES);
     let (index, away) = (root.join("store/index"), root.join("away"));
