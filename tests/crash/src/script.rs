@@ -8,6 +8,10 @@ use rand::{Rng, SeedableRng};
 /// Files stay below this size.
 const SPACE: u64 = 640 * 1024;
 
+/// When two scenes are played that would hardly ever come up by chance.
+const COMPACT_AT: usize = 4;
+const TRIM_AT: usize = 9;
+
 /// One step of the script, for messages and for doing it.
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -70,12 +74,23 @@ pub enum Step {
     },
     Kill,
     Reopen,
+    /// Leaves a segment mostly dead, has it compacted and freed.
+    Compact {
+        n: usize,
+        lane: u64,
+    },
+    /// Truncates a file that is half in the log and half drained, twice, and drains over it.
+    Trim {
+        n: usize,
+        size: u64,
+    },
 }
 
 #[derive(Debug)]
 pub struct Script {
     rng: StdRng,
     files: usize,
+    drawn: usize,
 }
 
 impl Script {
@@ -83,6 +98,7 @@ impl Script {
         Script {
             rng: StdRng::seed_from_u64(seed),
             files,
+            drawn: 0,
         }
     }
 
@@ -91,6 +107,15 @@ impl Script {
         let n = rng.random_range(0..self.files);
         let lane = rng.random_range(0..4);
         let offset = rng.random_range(0..SPACE - 1);
+        self.drawn += 1;
+        match self.drawn {
+            COMPACT_AT => return Step::Compact { n, lane },
+            TRIM_AT => {
+                let size = offset / 2 + 1000;
+                return Step::Trim { n, size };
+            }
+            _ => {}
+        }
         let upto = |rng: &mut StdRng, max: u64| rng.random_range(1..=max.min(SPACE - offset));
         match rng.random_range(0..100) {
             0..10 => {
@@ -214,6 +239,32 @@ impl Step {
             Step::Unlink { n } => rig.unlink(n),
             Step::Kill => rig.kill_and_open().map(|_| ()),
             Step::Reopen => rig.close_and_open().map(|_| ()),
+            Step::Compact { n, lane } => compact(rig, n, lane),
+            Step::Trim { n, size } => trim(rig, n, size),
         }
     }
+}
+
+/// After the first truncate the canonical file loses bytes that only the truncate makes void;
+/// after the second it is given bytes, synced before, beyond the place where it is cut.
+fn trim(rig: &mut Rig, n: usize, size: u64) -> Result<()> {
+    rig.write(n, 0, 0, SPACE / 2 + 100_000)?;
+    rig.fsync(n)?;
+    rig.drain(n, usize::MAX, None)?;
+    rig.fsync(n)?;
+    rig.truncate(n, size)?;
+    rig.drain(n, usize::MAX, None)?;
+    rig.truncate(n, size / 2)?;
+    rig.write(n, 1, size, 70_000)?;
+    rig.fsync(n)?;
+    rig.drain(n, usize::MAX, None)
+}
+
+fn compact(rig: &mut Rig, n: usize, lane: u64) -> Result<()> {
+    for (offset, len) in [(0, 450_000), (0, 450_000), (100_000, 300_000)] {
+        rig.write(n, lane, offset, len)?;
+    }
+    rig.tidy()?;
+    rig.write(n, lane, 20_000, 10_000)?;
+    rig.tidy()
 }

@@ -25,7 +25,7 @@ use std::sync::Mutex;
 const FILES: usize = 3;
 const THREADS: usize = 2;
 /// Moments per workload; several short ones vary more than a long one.
-const EVENTS: usize = 260;
+const EVENTS: usize = 300;
 
 struct Run {
     recording: Recording,
@@ -189,11 +189,12 @@ fn recovery_serves_what_the_promises_allow_at_every_cut() {
     let one = std::env::var_os("FOREBAY_CUT").is_some();
     let tally = Mutex::new(Tally::default());
     for n in 0.. {
-        let (cuts, images) = {
-            let t = tally.lock().unwrap();
-            (t.cuts, t.images)
+        let (cuts, images, failed) = {
+            let tally = tally.lock().unwrap();
+            (tally.cuts, tally.images, !tally.failures.is_empty())
         };
-        if cuts >= wanted || (one && n > 0) {
+        // One workload that fails is enough to look at.
+        if cuts >= wanted || failed || (one && n > 0) {
             println!("{cuts} cut points, {images} images");
             break;
         }
@@ -213,7 +214,7 @@ fn recovery_serves_what_the_promises_allow_at_every_cut() {
     }
     let tally = tally.into_inner().unwrap();
     let failed = tally.failures.len();
-    if !one {
+    if !one && failed == 0 {
         tally.reached.assert_everything();
     }
     for failure in tally.failures.iter().take(40) {

@@ -174,17 +174,29 @@ fn a_full_store_writes_through() {
     assert!(w.canonical("f").iter().all(|b| *b == 3));
 }
 
+/// S6.2: somebody else's close does not use the error up; an fsync of the same handle does.
 #[test]
-fn a_drain_error_is_told_once_at_close() {
+fn a_drain_error_reaches_every_handle() {
     let w = world();
     let (node, fh) = w.create("f");
     w.write(fh, 0, b"x");
-    w.store_file(node).set_error(layout_index::StickyError {
-        errno: libc::EDQUOT,
-        message: "no quota".into(),
-    });
-    assert_eq!(w.fs.flush(fh).unwrap_err().errno(), libc::EDQUOT);
+    let other = w.open(node, libc::O_RDWR);
+    let failed = |errno: i32, message: &str| {
+        w.store_file(node).set_error(layout_index::StickyError {
+            errno,
+            message: message.into(),
+        });
+    };
+    failed(libc::EDQUOT, "no quota");
+    for _ in 0..2 {
+        assert_eq!(w.fs.flush(fh).unwrap_err().errno(), libc::EDQUOT);
+    }
+    assert_eq!(w.fs.fsync(fh, false).unwrap_err().errno(), libc::EDQUOT);
+    w.fs.fsync(fh, false).unwrap();
     w.fs.flush(fh).unwrap();
+    assert_eq!(w.fs.fsync(other, false).unwrap_err().errno(), libc::EDQUOT);
+    failed(libc::ENOSPC, "no space");
+    assert_eq!(w.fs.fsync(fh, false).unwrap_err().errno(), libc::ENOSPC);
 }
 
 #[test]
