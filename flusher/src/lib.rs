@@ -46,6 +46,9 @@ use throttle::Throttle;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+/// How long a stopped runtime's threads may take to end.
+const GOODBYE: Duration = Duration::from_secs(5);
+
 /// Where the canonical files come from. Called on the drain's threads; may wait on the PFS.
 pub trait Canonicals: Send + Sync {
     /// The canonical file, open for reading and writing as the file's owner. `None` when it is
@@ -205,7 +208,10 @@ impl Flusher {
         }
         drop(schedule);
         self.shared.permits.close();
-        runtime.shutdown_background();
+        // Its threads hold the store: they let go of it before this returns, unless one hangs in
+        // the file system below.
+        let hangs = self.shared.abandoned.load(Ordering::Acquire);
+        runtime.shutdown_timeout(if hangs { Duration::ZERO } else { GOODBYE });
     }
 }
 

@@ -180,7 +180,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<()> {
         return Ok(());
     }
     let weak = Arc::downgrade(shared);
-    std::thread::Builder::new()
+    let thread = std::thread::Builder::new()
         .name("maintain".into())
         .spawn(move || {
             let mut turn = Turn::default();
@@ -196,17 +196,21 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<()> {
         })
         .map_err(|e| StoreError::io("start a thread for", shared.log.dir(), e))?;
     state.running = true;
+    state.thread = Some(thread);
     Ok(())
 }
 
+/// Ends the thread and waits for it: were it to let go of the store last, RocksDB would be closed
+/// by it while the process exits.
 pub(crate) fn stop(shared: &Shared) {
-    let mut state = shared.maintenance.state.lock();
-    if state.running {
+    let thread = {
+        let mut state = shared.maintenance.state.lock();
         state.stop = true;
         shared.maintenance.changed.notify_all();
-        while state.running {
-            shared.maintenance.changed.wait(&mut state);
-        }
+        state.thread.take()
+    };
+    if thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("maintenance of the store ended in a panic");
     }
 }
 

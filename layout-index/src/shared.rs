@@ -66,6 +66,7 @@ pub(crate) struct MaintenanceState {
     pub stop: bool,
     pub kicked: bool,
     pub running: bool,
+    pub thread: Option<std::thread::JoinHandle<()>>,
     /// Counts finished merges, for those who wait for room in memory.
     pub rounds: u64,
 }

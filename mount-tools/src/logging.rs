@@ -6,10 +6,12 @@ use tracing_subscriber::EnvFilter;
 
 /// fuser reports as an error that the kernel no longer waits for a reply, which is how a request
 /// ends that a signal interrupted.
-const DEFAULT: &str = "info,fuser::reply=off";
+const SILENCED: &str = "fuser::reply=off";
 
 pub fn start() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT));
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| "info".into());
+    let filter = EnvFilter::try_new(format!("{wanted},{SILENCED}"))
+        .unwrap_or_else(|_| EnvFilter::new(format!("info,{SILENCED}")));
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
