@@ -22,14 +22,11 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 const DEVICE: &str = "/dev/fuse";
-/// How long a fresh mount may take to answer its first question.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -166,7 +163,8 @@ fn start(
             notifier.lock().take();
             ended
         })?;
-    wait_for_answer(unmounter.mountpoint())?;
+    // The handshake is done and the loops run: requests are answered from here on. Nothing in this
+    // process asks one, for a daemon killed while it waits for itself could not end.
     Ok(Mounted {
         session,
         unmounter: unmounter.clone(),
@@ -217,29 +215,5 @@ fn threads(options: &MountOptions) -> usize {
     match options.threads {
         0 => std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 4)),
         n => n,
-    }
-}
-
-/// Asks the mount something, from a thread of its own: if it never answers, that thread is lost
-/// until the mount is taken down, and this one is not.
-fn wait_for_answer(mountpoint: &Path) -> io::Result<()> {
-    let (tell, told) = mpsc::channel();
-    let path = mountpoint.to_owned();
-    std::thread::Builder::new()
-        .name("fuse-first-answer".into())
-        .spawn(move || {
-            // Nobody listens any more only if the wait was given up.
-            tell.send(nix::sys::statvfs::statvfs(&path).map(drop)).ok();
-        })?;
-    match told.recv_timeout(PATIENCE) {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!(
-                "{}: mounted, but nothing answers after {} s",
-                mountpoint.display(),
-                PATIENCE.as_secs()
-            ),
-        )),
     }
 }

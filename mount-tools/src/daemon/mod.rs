@@ -24,6 +24,7 @@ use crate::control::location::{self, Info, Place};
 use crate::control::server::Server;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
+use forebay_fs::Backing;
 use layout_index::{RealDisk, Store, StoreOptions};
 use lifecycle::Lifecycle;
 use std::sync::Arc;
@@ -53,6 +54,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
     for damage in &report.damaged {
         tracing::error!("{damage}");
     }
+    drop_lost(&backing, &store);
     let parts = wiring::assemble(settings, backing, store.clone())?;
     let lifecycle = Arc::new(Lifecycle::new(
         parts.unmount,
@@ -134,6 +136,21 @@ fn bind(settings: &MountSettings, place: &Place) -> Result<std::os::unix::net::U
             place.socket.display()
         ))
     })
+}
+
+/// A daemon that was killed between removing a file's last name and recording that leaves data
+/// that no file will ever take. What cannot be looked at now is the drain's to report.
+fn drop_lost(backing: &Backing, store: &Store) {
+    for file in store.dirty_files() {
+        let Some(intro) = file.intro() else { continue };
+        if !matches!(backing.open_canonical(file.id(), &intro), Ok(None)) {
+            continue;
+        }
+        match file.discard() {
+            Ok(()) => tracing::info!(file = %file.id(), "its file is gone: the data was dropped"),
+            Err(error) => tracing::error!(file = %file.id(), %error, "its file is gone"),
+        }
+    }
 }
 
 /// The kernel has the mount. Nothing in this process may look into it: killed while its own

@@ -308,6 +308,7 @@ fn over(rig: &mut Rig, n: usize, offset: u64) -> Result<()> {
     rig.write(n, 3, offset, 40_000)?;
     rig.fsync(n)?;
     rig.through(n, offset + 5000, 20_000)?;
+    rig.set_mtime(n, offset)?;
     rig.sync()
 }
 

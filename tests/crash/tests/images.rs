@@ -25,7 +25,7 @@ use std::sync::Mutex;
 const FILES: usize = 3;
 const THREADS: usize = 2;
 /// Moments per workload; several short ones vary more than a long one.
-const EVENTS: usize = 300;
+const EVENTS: usize = 500;
 
 struct Run {
     recording: Recording,
