@@ -98,7 +98,7 @@ fn pjdfstest() {
                 passed.insert(name.to_owned());
             }
             "FAILED" if listed.again.iter().any(|case| case == name) => {
-                let alone = run(&["--exact", name]);
+                let alone = run(&["--exact", &format!("pjdfstest::tests::{name}")]);
                 if alone.contains("FAILED") || !alone.contains(" ok") {
                     wrong.push(format!("{name} failed, and alone too: {alone}"));
                 }

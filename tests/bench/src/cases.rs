@@ -68,6 +68,8 @@ pub struct Options {
     pub processes: Vec<u64>,
     /// Only groups whose name contains this.
     pub only: Option<String>,
+    /// Only this one of the block sizes.
+    pub block: Option<u64>,
     /// The program that the ranks run.
     pub writer: PathBuf,
 }
@@ -76,8 +78,14 @@ pub struct Options {
 const SIZES: [(u64, u64, f64); 3] = [
     (1 << 20, 512 << 20, 0.9),
     (47008, 256 << 20, 0.85),
-    (4096, 48 << 20, 0.8),
+    (4096, 128 << 20, 0.8),
 ];
+
+/// The block sizes that are measured.
+pub fn blocks() -> impl Iterator<Item = u64> {
+    SIZES.iter().map(|(block, ..)| *block)
+}
+
 const DRAINED_TARGET: f64 = 0.9;
 /// Bytes that a drained file is read for, over and over: at the page cache's speed one pass is too
 /// short to time.
@@ -99,14 +107,14 @@ pub fn run(
         cases.push(case);
     };
     if options.wants("write") {
-        for (block, total, target) in SIZES {
+        for (block, total, target) in options.sizes() {
             for processes in &options.processes {
                 add(runner.writes(block, total, *processes, target)?);
             }
         }
     }
     if options.wants("read undrained") || options.wants("read drained") {
-        for (block, total, _) in SIZES {
+        for (block, total, _) in options.sizes() {
             for processes in &options.processes {
                 runner.reads(block, total, *processes, &mut add)?;
             }
@@ -130,6 +138,13 @@ impl Options {
         self.only
             .as_ref()
             .is_none_or(|only| group.contains(only.as_str()))
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = (u64, u64, f64)> {
+        let block = self.block;
+        SIZES
+            .into_iter()
+            .filter(move |(size, ..)| block.is_none_or(|block| block == *size))
     }
 }
 

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 ///   forebay-bench
 ///   forebay-bench --rounds 9 --json bench.json
 ///   forebay-bench --rounds 1 --scale 0.02 --only write
+///   forebay-bench --only write --block 4096 --rounds 15
 #[derive(Parser)]
 #[command(verbatim_doc_comment)]
 struct Cli {
@@ -30,9 +31,12 @@ struct Cli {
     #[arg(long, value_delimiter = ',', default_value = "1,2,4",
           value_parser = clap::value_parser!(u64).range(1..=256))]
     processes: Vec<u64>,
-    /// Only groups whose name contains this: write, read undrained, read drained, metadata
-    #[arg(long)]
+    /// Only this group
+    #[arg(long, value_parser = ["write", "read", "read undrained", "read drained", "metadata"])]
     only: Option<String>,
+    /// Only blocks of this many bytes: 1048576, 47008, 4096
+    #[arg(long, value_parser = clap::value_parser!(u64))]
+    block: Option<u64>,
     /// Where to put store and backing: a disk, not a tmpfs
     #[arg(long, default_value = "/var/tmp")]
     dir: PathBuf,
@@ -53,6 +57,14 @@ fn run(cli: Cli) -> io::Result<()> {
             "--scale must be above zero, for example 0.1",
         ));
     }
+    if let Some(block) = cli
+        .block
+        .filter(|block| !cases::blocks().any(|b| b == *block))
+    {
+        return Err(io::Error::other(format!(
+            "--block {block} is not measured; choose 1048576, 47008 or 4096"
+        )));
+    }
     let own = std::env::current_exe()?;
     let beside = |name: &str| own.parent().unwrap_or(Path::new(".")).join(name);
     let forebay = cli.forebay.unwrap_or_else(|| beside("forebay"));
@@ -61,6 +73,7 @@ fn run(cli: Cli) -> io::Result<()> {
         scale: cli.scale,
         processes: cli.processes,
         only: cli.only,
+        block: cli.block,
         writer: beside("strided-writer"),
     };
     let machine = Machine::look(&cli.dir, options.rounds, options.scale)?;
