@@ -110,6 +110,8 @@ impl Fixture {
             .arg(&minimal_dir)
             .arg("--log")
             .arg(path.join("minimal.log"))
+            .arg("--through")
+            .arg(path.join("backing"))
             .stdin(Stdio::null())
             .spawn()
             .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", minimal_program.display())))?;

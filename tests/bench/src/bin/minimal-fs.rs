@@ -4,10 +4,13 @@
 //! It has what makes FUSE fast (direct I/O, parallel direct writes, one channel per thread, 1 MiB
 //! requests) and none of what a real file system needs: one directory, nothing survives a restart,
 //! no checksums, no durability, no limits.
+//!
+//! Files of another directory (`--through`) are handed to the kernel at open and never seen again:
+//! what passthrough itself costs, against which Forebay's drained files are held.
 
 use clap::Parser;
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    BackingId, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow,
     WriteFlags,
@@ -37,6 +40,9 @@ struct Cli {
     /// The log file; created, or emptied
     #[arg(long)]
     log: PathBuf,
+    /// Show the files of this directory too, by kernel passthrough (needs root)
+    #[arg(long)]
+    through: Option<PathBuf>,
     /// Event loops
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -101,6 +107,13 @@ struct Node {
     ino: u64,
     size: AtomicU64,
     extents: Mutex<Extents>,
+    through: Option<Through>,
+}
+
+/// A file of the directory `--through`; the kernel takes one registration for each inode.
+struct Through {
+    file: File,
+    registered: Mutex<Option<BackingId>>,
 }
 
 #[derive(Default)]
@@ -114,6 +127,7 @@ struct MinimalFs {
     end: AtomicU64,
     next_ino: AtomicU64,
     names: RwLock<Names>,
+    through: Option<PathBuf>,
     owner: (u32, u32),
 }
 
@@ -147,6 +161,27 @@ impl MinimalFs {
         self.names.read().by_ino.get(&ino.0).cloned()
     }
 
+    fn add(&self, name: &OsStr, size: u64, through: Option<Through>) -> Arc<Node> {
+        let node = Arc::new(Node {
+            ino: self.next_ino.fetch_add(1, Ordering::Relaxed),
+            size: AtomicU64::new(size),
+            extents: Mutex::default(),
+            through,
+        });
+        let mut names = self.names.write();
+        names.by_name.insert(name.to_owned(), node.clone());
+        names.by_ino.insert(node.ino, node.clone());
+        node
+    }
+
+    fn look_through(&self, name: &OsStr) -> io::Result<Arc<Node>> {
+        let dir = self.through.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let file = File::open(dir.join(name))?;
+        let size = file.metadata()?.len();
+        let registered = Mutex::default();
+        Ok(self.add(name, size, Some(Through { file, registered })))
+    }
+
     fn read_back(&self, node: &Node, start: u64, len: u64) -> io::Result<Vec<u8>> {
         let end = (start + len)
             .min(node.size.load(Ordering::Acquire))
@@ -178,16 +213,23 @@ impl Filesystem for MinimalFs {
         {
             eprintln!("minimal-fs: the kernel has no parallel directory operations");
         }
+        if self.through.is_some()
+            && (config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err()
+                || config.set_max_stack_depth(1).is_err())
+        {
+            return Err(io::Error::other("the kernel has no passthrough"));
+        }
         Ok(())
     }
 
     fn lookup(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.names.read().by_name.get(name) {
-            Some(node) => {
+        let known = self.names.read().by_name.get(name).cloned();
+        match known.map_or_else(|| self.look_through(name), Ok) {
+            Ok(node) => {
                 let attr = self.attr(node.ino, node.size.load(Ordering::Acquire));
                 reply.entry(&TTL, &attr, Generation(0));
             }
-            None => reply.error(Errno::ENOENT),
+            Err(error) => reply.error(error.into()),
         }
     }
 
@@ -241,27 +283,34 @@ impl Filesystem for MinimalFs {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
-        let node = Arc::new(Node {
-            ino,
-            size: AtomicU64::new(0),
-            extents: Mutex::default(),
-        });
-        let mut names = self.names.write();
-        names.by_name.insert(name.to_owned(), node.clone());
-        names.by_ino.insert(ino, node);
-        drop(names);
+        let node = self.add(name, 0, None);
         reply.created(
             &TTL,
-            &self.attr(ino, 0),
+            &self.attr(node.ino, 0),
             Generation(0),
             FileHandle(0),
             open_flags(),
         );
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), open_flags());
+    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let Some(node) = self.node(ino) else {
+            return reply.error(Errno::ESTALE);
+        };
+        let Some(through) = &node.through else {
+            return reply.opened(FileHandle(0), open_flags());
+        };
+        let mut registered = through.registered.lock();
+        if registered.is_none() {
+            match reply.open_backing(&through.file) {
+                Ok(id) => *registered = Some(id),
+                Err(error) => return reply.error(error.into()),
+            }
+        }
+        match &*registered {
+            Some(id) => reply.opened_passthrough(FileHandle(0), FopenFlags::empty(), id),
+            None => reply.error(Errno::EIO),
+        }
     }
 
     fn unlink(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -389,6 +438,7 @@ fn run(cli: &Cli) -> io::Result<()> {
         end: AtomicU64::new(0),
         next_ino: AtomicU64::new(INodeNo::ROOT.0 + 1),
         names: RwLock::default(),
+        through: cli.through.clone(),
         owner: (
             nix::unistd::geteuid().as_raw(),
             nix::unistd::getegid().as_raw(),
