@@ -110,11 +110,19 @@ impl Replay<'_> {
     fn run(&mut self, checkpoint: Seq) -> Result<()> {
         let segments = self.shared.log.segments();
         let mut tails = Vec::new();
+        let mut ends = Vec::new();
         for segment in &segments {
-            let newest = self.survey(segment)?;
+            let (newest, end) = self.survey(segment)?;
             self.shared.log.resume_after(newest);
             if newest > checkpoint {
                 tails.push(segment);
+            }
+            ends.push(end);
+        }
+        for (segment, end) in segments.iter().zip(ends) {
+            // Where something is damaged, everything stays as it was found.
+            if let Some((data, records)) = end.filter(|(_, r)| !self.is_durable(segment, *r)) {
+                segment.found(data, records);
             }
         }
         self.shared
@@ -139,19 +147,28 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// First pass over a segment: its newest number, and what its `Synced` records vouch for.
-    fn survey(&mut self, segment: &Segment) -> Result<Seq> {
+    /// First pass over a segment: its newest number, what its `Synced` records vouch for, and
+    /// where payload and records end, if there is no gap among them.
+    fn survey(&mut self, segment: &Segment) -> Result<(Seq, Option<(u64, u64)>)> {
         let mut newest = Seq(0);
+        let mut data_end = 0;
+        let mut whole = true;
         let mut records = Records::new(segment);
         while let Some(found) = records.advance()? {
-            let Ok((_, record)) = found else { continue };
+            let Ok((_, record)) = found else {
+                whole = false;
+                continue;
+            };
             newest = newest.max(record.seq);
+            if record.kind.has_payload() {
+                data_end = data_end.max(u64::from(record.payload.offset) + record.len);
+            }
             if record.kind == Kind::Synced {
                 let upto = self.durable.entry(record.file.0 as u32).or_default();
                 *upto = (*upto).max(record.arg);
             }
         }
-        Ok(newest)
+        Ok((newest, whole.then(|| (data_end, records.tail()))))
     }
 
     /// Puts the segment's next record after the checkpoint into `pending` and gives its number.

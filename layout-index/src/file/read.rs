@@ -4,7 +4,7 @@
 //! are then those of the moment the plan was made, which a concurrent read may return. Every
 //! byte from the log is checked against the checksum of its unit before anyone sees it.
 
-use super::{DirtyStripe, File};
+use super::{DirtyStripe, File, Life};
 use crate::checksum;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
@@ -75,7 +75,19 @@ thread_local! {
 }
 
 impl File {
+    /// All layers of one moment. Memory is read before RocksDB; where a merge has begun in between,
+    /// RocksDB may already lack bytes whose successors were not in memory yet: look again.
     pub(super) fn view(&self, range: ByteRange) -> Result<View> {
+        loop {
+            let (no, view) = self.look(range)?;
+            let same = |life: &Life| life.no == no && life.freezes == view.freezes;
+            if !view.lower_layers || self.inner().life.as_ref().is_some_and(same) {
+                return Ok(view);
+            }
+        }
+    }
+
+    fn look(&self, range: ByteRange) -> Result<(FileNo, View)> {
         let inner = self.inner();
         let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
         let settled = inner
@@ -92,17 +104,16 @@ impl File {
         };
         if !view.lower_layers {
             view.extents.extend(life.hot.within(range));
-            return Ok(view);
+            return Ok((life.no, view));
         }
         let hot: Vec<_> = life.hot.within(range).collect();
         let frozen: Vec<_> = life.frozen.iter().flat_map(|f| f.within(range)).collect();
         let no = life.no;
         drop(inner);
         view.extents = self.overlay(no, range, frozen, hot)?;
-        Ok(view)
+        Ok((no, view))
     }
 
-    /// Memory was read before RocksDB: what a merge moves in between is seen twice, never not.
     fn overlay(
         &self,
         no: FileNo,

@@ -263,6 +263,9 @@ fn run(seed: u64, steps: usize) {
             }
             78..86 => {
                 rig.store().checkpoint().unwrap();
+                let counted = rig.file().count_undrained().unwrap();
+                let (books, live) = (rig.store().totals().undrained, rig.store().space().live);
+                assert_eq!((books, live), (counted, counted), "seed {seed} step {step}");
                 "checkpoint".into()
             }
             86..90 => {
@@ -387,6 +390,23 @@ fn a_damaged_payload_is_never_served() {
         .read(&plan, &mut vec![0; 4096], None)
         .unwrap_err();
     assert!(matches!(error, StoreError::Checksum { .. }), "{error}");
+}
+
+#[test]
+fn room_that_a_killed_daemon_did_not_use_is_given_back() {
+    let mut rig = Rig::new();
+    rig.write(0, 5000);
+    let before = rig.store().space();
+    assert!(before.used >= before.segment, "{before:?}");
+    rig.crash();
+    let after = rig.store().space();
+    // One record introduces the file, one is the write.
+    assert!(
+        (5000..6000).contains(&after.used),
+        "{before:?} then {after:?}"
+    );
+    rig.check(ByteRange::ALL, "after the crash");
+    rig.drain_all();
 }
 
 #[test]

@@ -167,11 +167,11 @@ impl Lane {
         let Some(segment) = self.segment.take() else {
             return Ok(());
         };
-        let data_end = std::mem::take(&mut self.data_at);
+        self.data_at = 0;
         self.records_at = 0;
         self.chain = None;
         self.sealed_unsynced.push(segment.clone());
-        let given_back = segment.seal(data_end)?;
+        let given_back = segment.seal()?;
         log.space.release(given_back);
         Ok(())
     }

@@ -143,6 +143,14 @@ impl Log {
         *self.inherited.lock() = segments;
     }
 
+    /// Gives back the room that an earlier daemon preallocated and never used.
+    pub fn give_back(&self) -> Result<()> {
+        for segment in self.segments() {
+            self.space.release(segment.seal()?);
+        }
+        Ok(())
+    }
+
     /// Takes no more appends: something other than the log failed for good.
     pub fn stop(&self, what: &str, cause: &dyn std::fmt::Display) {
         if self.failure.set((what.into(), cause.to_string())).is_ok() {

@@ -33,7 +33,7 @@ pub struct Segment {
     footprint: AtomicU64,
     /// Payload bytes that some extent still needs.
     live: AtomicU64,
-    /// Payload bytes ever appended.
+    /// Where the payload ends.
     written: AtomicU64,
     /// Record bytes appended, and how many of them are durable.
     end: AtomicU64,
@@ -125,7 +125,8 @@ impl Segment {
         self.data
             .write_at(&[IoSlice::new(data)], offset)
             .map_err(|e| StoreError::io("write", &self.path, e))?;
-        self.written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.written
+            .store(offset + data.len() as u64, Ordering::Release);
         Ok(())
     }
 
@@ -185,10 +186,21 @@ impl Segment {
         *self.synced.lock() >= self.end.load(Ordering::Acquire)
     }
 
-    /// Gives back preallocated room that will not be used. Nothing is appended afterwards.
-    pub fn seal(&self, data_end: u64) -> Result<u64> {
+    /// Recovery says how much of a segment that an earlier daemon left is in use.
+    pub fn found(&self, data_end: u64, records_end: u64) {
+        self.written.store(data_end, Ordering::Relaxed);
+        self.end.store(records_end, Ordering::Release);
+    }
+
+    /// Gives back preallocated room that will not be used and says how much that was. Nothing is
+    /// appended afterwards. *Killed in between*: what is cut off holds no record, here or there.
+    pub fn seal(&self) -> Result<u64> {
+        let data_end = self.written.load(Ordering::Acquire);
         let records_end = self.end.load(Ordering::Acquire);
         self.sealed.store(true, Ordering::Release);
+        if self.footprint() <= data_end + records_end {
+            return Ok(0);
+        }
         self.data
             .set_len(data_end)
             .map_err(|e| StoreError::io("shorten", &self.path, e))?;

@@ -102,6 +102,9 @@ impl Store {
             // Files and store hold each other: without this the index would stay locked.
             .inspect_err(|_| shared.unpin_all());
         let report = recovered?;
+        if let Err(error) = shared.log.give_back() {
+            tracing::warn!(%error, "room that an earlier daemon did not use stays taken");
+        }
         let store = Store {
             shared,
             dir,

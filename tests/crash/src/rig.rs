@@ -48,8 +48,8 @@ pub struct Rig {
 
 /// Room for everything.
 pub const CAPACITY: u64 = 14 << 20;
-/// One segment for each lane: whoever fills one finds no other.
-pub const TIGHT: u64 = 7 << 20;
+/// Fewer segments than lanes: who comes late finds none.
+pub const TIGHT: u64 = 5 << 20;
 
 pub fn options(root: &Path, capacity: u64) -> StoreOptions {
     StoreOptions {

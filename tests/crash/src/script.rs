@@ -8,9 +8,12 @@ use rand::{Rng, SeedableRng};
 /// Files stay below this size.
 const SPACE: u64 = 640 * 1024;
 
-/// When two scenes are played that would hardly ever come up by chance.
+/// When scenes are played that would hardly ever come up by chance.
+const ORPHAN_AT: usize = 2;
 const COMPACT_AT: usize = 4;
+const OVER_AT: usize = 6;
 const TRIM_AT: usize = 9;
+const FORGET_AT: usize = 11;
 
 /// One step of the script, for messages and for doing it.
 #[derive(Clone, Debug)]
@@ -74,6 +77,20 @@ pub enum Step {
     },
     Kill,
     Reopen,
+    /// Writes, is killed, and the next daemon syncs what the first one wrote.
+    Orphan {
+        n: usize,
+        lane: u64,
+    },
+    /// Writes through over what the log has, and syncs the log only.
+    Over {
+        n: usize,
+        offset: u64,
+    },
+    /// Unlinks a file of which the index has everything, and moves the checkpoint past that.
+    Forget {
+        n: usize,
+    },
     /// Leaves a segment mostly dead, has it compacted and freed.
     Compact {
         n: usize,
@@ -109,6 +126,9 @@ impl Script {
         let offset = rng.random_range(0..SPACE - 1);
         self.drawn += 1;
         match self.drawn {
+            ORPHAN_AT => return Step::Orphan { n, lane },
+            OVER_AT => return Step::Over { n, offset },
+            FORGET_AT => return Step::Forget { n },
             COMPACT_AT => return Step::Compact { n, lane },
             TRIM_AT => {
                 let size = offset / 2 + 1000;
@@ -239,6 +259,9 @@ impl Step {
             Step::Unlink { n } => rig.unlink(n),
             Step::Kill => rig.kill_and_open().map(|_| ()),
             Step::Reopen => rig.close_and_open().map(|_| ()),
+            Step::Orphan { n, lane } => orphan(rig, n, lane),
+            Step::Over { n, offset } => over(rig, n, offset),
+            Step::Forget { n } => forget(rig, n),
             Step::Compact { n, lane } => compact(rig, n, lane),
             Step::Trim { n, size } => trim(rig, n, size),
         }
@@ -246,7 +269,8 @@ impl Step {
 }
 
 /// After the first truncate the canonical file loses bytes that only the truncate makes void;
-/// after the second it is given bytes, synced before, beyond the place where it is cut.
+/// after the second it is given bytes, synced before, beyond the place where it is cut. The last
+/// one makes it grow: only the end of the drain tells the canonical file.
 fn trim(rig: &mut Rig, n: usize, size: u64) -> Result<()> {
     rig.write(n, 0, 0, SPACE / 2 + 100_000)?;
     rig.fsync(n)?;
@@ -257,7 +281,11 @@ fn trim(rig: &mut Rig, n: usize, size: u64) -> Result<()> {
     rig.truncate(n, size / 2)?;
     rig.write(n, 1, size, 70_000)?;
     rig.fsync(n)?;
-    rig.drain(n, usize::MAX, None)
+    rig.drain(n, usize::MAX, None)?;
+    rig.truncate(n, SPACE + 5000)?;
+    rig.fsync(n)?;
+    rig.drain_all(n)?;
+    rig.sync()
 }
 
 fn compact(rig: &mut Rig, n: usize, lane: u64) -> Result<()> {
@@ -267,4 +295,26 @@ fn compact(rig: &mut Rig, n: usize, lane: u64) -> Result<()> {
     rig.tidy()?;
     rig.write(n, lane, 20_000, 10_000)?;
     rig.tidy()
+}
+
+fn orphan(rig: &mut Rig, n: usize, lane: u64) -> Result<()> {
+    rig.write(n, lane, 3000, 50_000)?;
+    rig.kill_and_open()?;
+    rig.fsync(n)?;
+    rig.write(n, lane, 60_000, 100)
+}
+
+fn over(rig: &mut Rig, n: usize, offset: u64) -> Result<()> {
+    rig.write(n, 3, offset, 40_000)?;
+    rig.fsync(n)?;
+    rig.through(n, offset + 5000, 20_000)?;
+    rig.set_mtime(n, offset)?;
+    rig.sync()
+}
+
+fn forget(rig: &mut Rig, n: usize) -> Result<()> {
+    rig.write(n, 0, 7000, 7000)?;
+    rig.checkpoint()?;
+    rig.unlink(n)?;
+    rig.checkpoint()
 }

@@ -25,7 +25,7 @@ use std::sync::Mutex;
 const FILES: usize = 3;
 const THREADS: usize = 2;
 /// Moments per workload; several short ones vary more than a long one.
-const EVENTS: usize = 300;
+const EVENTS: usize = 500;
 
 struct Run {
     recording: Recording,
@@ -148,8 +148,12 @@ fn try_cuts(run: &Run, seed: u64, thread: usize, dir: &Path, tally: &Mutex<Tally
             .filter(|n| known[*n].from == cut)
             .map(|n| n.checked_sub(1));
         for index in [Some(newest), older].into_iter().flatten() {
-            for loss in [Loss::Synced, Loss::Torn, Loss::Killed] {
-                let mut rng = StdRng::seed_from_u64(seed ^ (cut as u64) << 20);
+            // Torn twice: its dice fall differently each time.
+            for (n, loss) in [Loss::Synced, Loss::Torn, Loss::Torn, Loss::Killed]
+                .into_iter()
+                .enumerate()
+            {
+                let mut rng = StdRng::seed_from_u64(seed ^ (4 * cut + n) as u64);
                 let root = dir.join(format!("image-{thread}"));
                 let path = index.map(|n| known[n].path.as_path());
                 disk.build(loss, &mut rng, path, &root).unwrap();

@@ -19,6 +19,12 @@ struct Known {
     logged: Vec<Logged>,
 }
 
+impl Known {
+    fn count(&self, what: Logged) -> u64 {
+        self.logged.iter().filter(|l| **l == what).count() as u64
+    }
+}
+
 /// An operation that had begun and not returned when the daemon died.
 #[derive(Clone, Debug)]
 struct Pending {
@@ -217,25 +223,18 @@ impl Judge {
         Err(format!("is {found} bytes long, acknowledged was {old}"))
     }
 
-    /// Fewest and most bytes that the log may hold if nothing has been drained.
-    pub fn undrained(&self) -> (u64, u64) {
-        let count = |what: Logged| -> u64 {
-            self.files
-                .values()
-                .map(|known| known.logged.iter().filter(|l| **l == what).count() as u64)
-                .sum()
-        };
-        let sure = count(Logged::Yes);
-        (sure, sure + count(Logged::Maybe))
+    /// The most bytes that the log may hold.
+    pub fn most_undrained(&self) -> u64 {
+        let may = |k: &Known| k.count(Logged::Yes) + k.count(Logged::Maybe);
+        self.files.values().map(may).sum()
     }
 
-    /// Files that certainly have bytes in the log if nothing has been drained.
-    pub fn dirty_files(&self) -> Vec<&str> {
+    /// Files that certainly have bytes in the log if nothing has been drained, and how many.
+    pub fn dirty_files(&self) -> impl Iterator<Item = (&str, u64)> {
         self.files
             .iter()
-            .filter(|(_, known)| known.logged.contains(&Logged::Yes))
-            .map(|(name, _)| name.as_str())
-            .collect()
+            .map(|(name, known)| (name.as_str(), known.count(Logged::Yes)))
+            .filter(|(_, sure)| *sure > 0)
     }
 
     pub fn exists(&self, name: &str) -> bool {
