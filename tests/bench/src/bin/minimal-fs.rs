@@ -10,10 +10,10 @@
 
 use clap::Parser;
 use fuser::{
-    BackingId, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow,
-    WriteFlags,
+    BackingId, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL,
+    TimeOrNow, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -214,7 +214,9 @@ impl Filesystem for MinimalFs {
             eprintln!("minimal-fs: the kernel has no parallel directory operations");
         }
         if self.through.is_some()
-            && (config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err()
+            && (config
+                .add_capabilities(InitFlags::FUSE_PASSTHROUGH)
+                .is_err()
                 || config.set_max_stack_depth(1).is_err())
         {
             return Err(io::Error::other("the kernel has no passthrough"));
