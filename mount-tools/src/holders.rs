@@ -1,10 +1,23 @@
 //! Who keeps a mount busy: processes with an open file, a working or root directory, or a
 //! mapping on it. Without root only one's own processes can be looked into; the count of the
 //! others is unknown and the caller says so.
+//!
+//! Other processes may hang in other file systems, and whoever looks at them then hangs as well:
+//! at an open file unless its attributes are taken as the kernel knows them, at mappings always.
+//! So the search has a thread of its own and a deadline, and mappings come last.
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What is not found by then is not named.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
@@ -19,22 +32,55 @@ pub struct Holder {
 /// One line for each process that holds something on the file system with device number `dev`,
 /// except `except` (the daemon itself). Processes that end meanwhile are skipped.
 pub fn find(dev: u64, except: &[i32]) -> Vec<Holder> {
-    let Ok(processes) = std::fs::read_dir("/proc") else {
+    let (found, holders) = mpsc::channel();
+    let except = except.to_vec();
+    let searching = std::thread::Builder::new()
+        .name("forebay-holders".into())
+        .spawn(move || search(dev, &except, &found));
+    if let Err(error) = searching {
+        tracing::warn!(%error, "no thread to look for the holders of the mount");
         return Vec::new();
-    };
-    let mut holders: Vec<Holder> = processes
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| !except.contains(pid))
-        .filter_map(|pid| holder(pid, dev))
-        .collect();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let next = || holders.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    let mut holders: Vec<Holder> = std::iter::from_fn(|| next().ok()).collect();
     holders.sort_by_key(|h| h.pid);
     holders
 }
 
-fn holder(pid: i32, dev: u64) -> Option<Holder> {
-    let proc = Path::new("/proc").join(pid.to_string());
-    let (how, path) = held(&proc, dev)?;
-    let uid = std::fs::metadata(&proc).ok()?.uid();
+/// Ends early when nobody waits any more.
+fn search(dev: u64, except: &[i32], found: &mpsc::Sender<Holder>) {
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return;
+    };
+    let processes: Vec<i32> = processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| !except.contains(pid))
+        .collect();
+    let mut rest = Vec::new();
+    for pid in processes {
+        let proc = Path::new("/proc").join(pid.to_string());
+        match held(&proc, dev) {
+            Some(held) => {
+                if holder(pid, &proc, held).is_some_and(|h| found.send(h).is_err()) {
+                    return;
+                }
+            }
+            None => rest.push((pid, proc)),
+        }
+    }
+    for (pid, proc) in rest {
+        let maps = std::fs::read_to_string(proc.join("maps")).unwrap_or_default();
+        if let Some(path) = mapped(&maps, dev)
+            && holder(pid, &proc, ("mapped", path)).is_some_and(|h| found.send(h).is_err())
+        {
+            return;
+        }
+    }
+}
+
+fn holder(pid: i32, proc: &Path, (how, path): (&str, String)) -> Option<Holder> {
+    let uid = std::fs::metadata(proc).ok()?.uid();
     let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
     Some(Holder {
         pid,
@@ -45,9 +91,9 @@ fn holder(pid: i32, dev: u64) -> Option<Holder> {
     })
 }
 
-/// The first thing on `dev` that the process holds.
+/// The first thing on `dev` that the process holds, mappings aside.
 fn held(proc: &Path, dev: u64) -> Option<(&'static str, String)> {
-    let on = |link: &Path| std::fs::metadata(link).is_ok_and(|m| m.dev() == dev);
+    let on = |link: &Path| known_device(link).is_ok_and(|d| d == dev);
     let name = |link: &Path| {
         std::fs::read_link(link).map_or_else(|_| "?".into(), |p| p.display().to_string())
     };
@@ -58,14 +104,28 @@ fn held(proc: &Path, dev: u64) -> Option<(&'static str, String)> {
         }
     }
     let fds = std::fs::read_dir(proc.join("fd")).into_iter().flatten();
-    for fd in fds.flatten() {
-        let link = fd.path();
-        if on(&link) {
-            return Some(("open", name(&link)));
-        }
-    }
-    let maps = std::fs::read_to_string(proc.join("maps")).unwrap_or_default();
-    mapped(&maps, dev).map(|path| ("mapped", path))
+    fds.filter_map(|fd| Some(fd.ok()?.path()))
+        .find(|link| on(link))
+        .map(|link| ("open", name(&link)))
+}
+
+/// The device that `link` leads to, without asking its file system.
+fn known_device(link: &Path) -> nix::Result<u64> {
+    let path = CString::new(link.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let mut seen = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: `path` is a terminated string and `seen` has room for what statx(2) fills in; both
+    // outlive the call.
+    let rc = unsafe {
+        let flags = libc::AT_STATX_DONT_SYNC;
+        libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, 0, seen.as_mut_ptr())
+    };
+    Errno::result(rc)?;
+    // SAFETY: zero is a valid value of every field, and the call has succeeded.
+    let seen = unsafe { seen.assume_init() };
+    Ok(nix::sys::stat::makedev(
+        seen.stx_dev_major.into(),
+        seen.stx_dev_minor.into(),
+    ))
 }
 
 fn mapped(maps: &str, dev: u64) -> Option<String> {

@@ -47,6 +47,36 @@ fn umount_of_a_busy_mount_names_the_holder() {
     bay.finish();
 }
 
+/// S8.12: looking for holders does not wait for file systems that hang.
+#[test]
+fn umount_does_not_hang_with_another_file_system() {
+    let (mut bay, mut other) = (Bay::new(Drain::Never), Bay::new(Drain::Never));
+    bay.start();
+    other.start();
+    put(other.path("f"), b"x");
+    let open = fs::File::open(other.path("f")).expect("open");
+    let mut sleeps = [
+        Command::new("sleep").arg("600").stdin(open).spawn(),
+        Command::new("sleep")
+            .arg("600")
+            .current_dir(bay.mnt())
+            .spawn(),
+    ]
+    .map(|spawned| spawned.expect("sleep"));
+    other.signal(Signal::SIGSTOP);
+    let out = bay.run(["umount", str(bay.mnt())]);
+    other.signal(Signal::SIGCONT);
+    for sleep in &mut sleeps {
+        sleep.kill().expect("kill the holder");
+        sleep.wait().expect("wait for the holder");
+    }
+    let said = text(&out);
+    assert_eq!(code(&out), BUSY, "{said}");
+    assert!(said.contains(&sleeps[1].id().to_string()), "{said}");
+    other.finish();
+    bay.finish();
+}
+
 /// S4.2: SIGTERM does what umount does.
 #[test]
 fn sigterm_drains() {
