@@ -1,0 +1,148 @@
+//! A store that an earlier build wrote, as it lay on the disk, still says the same: format 1.
+//!
+//! Promise S6.4: a store that can be read is read right, another one is refused. The fixture has
+//! extents in the index and newer records only in the log; it was written by
+//! `FOREBAY_FIXTURE=<directory> cargo test -p layout-index --test format_1`, and is not written
+//! again unless the format gets another number (and a fixture of its own beside this one).
+
+use layout_index::{
+    ByteRange, Drained, FileId, Intro, RealDisk, SpaceOptions, Store, StoreOptions, Timestamp,
+};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const KEPT: FileId = FileId { ino: 11, birth: 1 };
+const UNLINKED: FileId = FileId { ino: 12, birth: 2 };
+/// Where the canonical file's own bytes show.
+const CANONICAL: u8 = 0xcc;
+
+fn options(dir: &Path) -> StoreOptions {
+    StoreOptions {
+        dir: dir.into(),
+        node: "n0".into(),
+        backing: "/backing".into(),
+        index_memory: 4 << 20,
+        space: SpaceOptions {
+            capacity: Some(32 << 20),
+            ..SpaceOptions::default()
+        },
+    }
+}
+
+fn open(dir: &Path) -> Arc<Store> {
+    let (store, report) = Store::open(options(dir), Arc::new(RealDisk)).unwrap();
+    assert_eq!((report.damaged, report.torn), (Vec::<String>::new(), 0));
+    store
+}
+
+fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|n| seed ^ (n as u8).rotate_left(3)).collect()
+}
+
+/// Every kind of record that a store can hold without the drain's end.
+fn write(dir: &Path) {
+    let store = open(dir);
+    for (id, size) in [(KEPT, 4096), (UNLINKED, 0)] {
+        let file = store.file(id);
+        let intro = Intro {
+            size,
+            mtime: Timestamp(5),
+            uid: 1000,
+            gid: 100,
+            handle: vec![1, 2, 3],
+            path: format!("dir/file-{}", id.ino).into_bytes(),
+        };
+        file.exclusive().begin(intro).unwrap();
+    }
+    let kept = store.file(KEPT);
+    kept.try_write(0, 10_000, &bytes(1, 50_000)).unwrap();
+    kept.try_write(1, 20_000, &bytes(2, 300)).unwrap();
+    store
+        .file(UNLINKED)
+        .try_write(2, 0, &bytes(3, 500))
+        .unwrap();
+    store.checkpoint().unwrap();
+    kept.try_write(3, 10_100, &bytes(4, 100)).unwrap();
+    kept.exclusive().truncate(40_000, Timestamp(7)).unwrap();
+    let hole = ByteRange::new(30_000, 31_000);
+    kept.exclusive().zero(hole, false, Timestamp(8)).unwrap();
+    let stripe = ByteRange::new(36_864, 40_000);
+    let guard = kept.lock_canonical(stripe);
+    let upto = kept.snapshot(&guard).unwrap().upto;
+    let range = stripe;
+    kept.drained(&[Drained { range, upto }]).unwrap();
+    drop(guard);
+    store.file(UNLINKED).mark_unlinked().unwrap();
+    store.sync().unwrap();
+    // Killed here; the next one is killed at once, having given back the room it found unused.
+    drop((kept, store));
+    drop(open(dir));
+}
+
+fn check(dir: &Path) {
+    let store = open(dir);
+    let names: Vec<FileId> = store.dirty_files().iter().map(|f| f.id()).collect();
+    assert_eq!(names, [KEPT], "the unlinked file is dropped");
+    let file = store.file(KEPT);
+    let stat = file.stat().unwrap();
+    assert_eq!((stat.size, stat.mtime), (40_000, Timestamp(8)));
+
+    let mut want = vec![CANONICAL; 4096];
+    want.resize(10_000, 0);
+    want.extend(&bytes(1, 50_000)[..30_000]);
+    want[20_000..20_300].copy_from_slice(&bytes(2, 300));
+    want[10_100..10_200].copy_from_slice(&bytes(4, 100));
+    want[30_000..31_000].fill(0);
+    // Drained, as far as the log knows: the canonical file has the word.
+    want[36_864..40_000].fill(CANONICAL);
+
+    let canonical = tempfile::NamedTempFile::new().unwrap();
+    let mut there = vec![CANONICAL; 4096];
+    there.resize(36_864, 0);
+    there.resize(40_000, CANONICAL);
+    std::fs::write(canonical.path(), there).unwrap();
+    let canonical = layout_index::RealFile(canonical.reopen().unwrap());
+    let plan = file.plan(ByteRange::new(0, 50_000)).unwrap();
+    let mut got = vec![0xee; plan.range.len() as usize];
+    file.read(&plan, &mut got, Some(&canonical)).unwrap();
+    let differs = got.iter().zip(&want).position(|(a, b)| a != b);
+    assert_eq!((got.len(), differs), (want.len(), None));
+}
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/store-format-1")
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let there = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &there);
+        } else {
+            std::fs::copy(entry.path(), there).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_store_written_now_says_what_the_fixture_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    write(&store);
+    if let Some(to) = std::env::var_os("FOREBAY_FIXTURE") {
+        copy(&store, Path::new(&to));
+    }
+    check(&store);
+}
+
+#[test]
+fn a_store_of_format_1_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    copy(&fixture(), &store);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&store, mode).unwrap();
+    check(&store);
+}
