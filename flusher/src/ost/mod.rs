@@ -1,0 +1,48 @@
+//! OSTs: where subfiles can be placed, how fast each of them is, and which are worth using.
+//!
+//! ```text
+//! provider (directories, Lustre, MooseFS) ─▶ list of OSTs ─▶ probe ─▶ select ─▶ subfiles
+//! ```
+//!
+//! A [`Provider`] knows one kind of parallel file system and nothing else: it lists the OSTs and
+//! makes a file whose bytes are all on one of them. Everything above it is the same for all.
+
+mod directories;
+mod error;
+mod probe;
+mod select;
+
+pub use directories::Directories;
+pub use error::OstError;
+pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
+pub use select::{Choice, DELTA, select};
+
+use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
+use std::fs::File;
+
+/// One storage target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ost {
+    /// Its number, as the file system has it, or its place in the list.
+    pub index: u32,
+    /// What people call it: a directory, `scratch-OST0003`, a label.
+    pub name: String,
+}
+
+/// How a file comes to be on one OST. Called from threads that may wait.
+pub trait Provider: Send + Sync + Debug {
+    /// `directories`, `lustre`, `moosefs`.
+    fn kind(&self) -> &'static str;
+
+    /// All OSTs, usable or not, in the order of their numbers.
+    fn osts(&self) -> Result<Vec<Ost>, OstError>;
+
+    /// Makes a new file of mode 0600 with all of its bytes on `ost`, open for reading and
+    /// writing. `name` is one component; a file of that name must not be there. `direct` asks for
+    /// O_DIRECT.
+    fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<File, OstError>;
+
+    /// Removes a file that [`Provider::create`] made. One that is gone already is no error.
+    fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError>;
+}

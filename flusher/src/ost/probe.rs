@@ -1,0 +1,172 @@
+//! The bandwidth probe: random data, written with O_DIRECT to all OSTs at once.
+//!
+//! Random data, because some targets compress; O_DIRECT and a final sync, because a cache on this
+//! side would answer for the target. Where a target has no O_DIRECT the same is done through the
+//! page cache, and the result says so.
+//!
+//! Every OST has a thread and a deadline. One that is slow is cut off between two blocks and
+//! measured by what it took so far; one that hangs is reported as such when the deadline is over,
+//! and its thread ends whenever the target lets it, removing its file. The files have names that
+//! no other node and no other probe uses.
+
+use super::{Ost, OstError, Provider};
+use nix::errno::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Written at a time: the stripe size that parallel file systems start from.
+pub const BLOCK: usize = 1 << 20;
+/// What O_DIRECT asks of addresses, wherever it is stricter than 512.
+const ALIGN: usize = 4096;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes for each OST, in whole blocks, at least one.
+    pub size: u64,
+    /// For each OST, of all together: they run at the same time.
+    pub deadline: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            size: 16 << 20,
+            deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What one OST did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Bytes per second.
+    pub bandwidth: f64,
+    /// Until the first block was written.
+    pub latency: Duration,
+    pub bytes: u64,
+    /// False where the page cache was in between.
+    pub direct: bool,
+}
+
+#[derive(Debug)]
+pub struct Probed {
+    pub ost: Ost,
+    pub result: Result<Measured, OstError>,
+}
+
+/// Probes all of `osts` at the same time; in their order. Takes little longer than the deadline,
+/// whatever they do.
+pub fn probe(provider: &Arc<dyn Provider>, osts: &[Ost], options: Options) -> Vec<Probed> {
+    let began = Instant::now();
+    let deadline = began + options.deadline;
+    let block = Arc::new(Block::random());
+    let (done, results) = mpsc::channel();
+    let mut found: Vec<Option<Result<Measured, OstError>>> = Vec::new();
+    for (n, ost) in osts.iter().enumerate() {
+        let (provider, block, done) = (provider.clone(), block.clone(), done.clone());
+        let (this, run) = (ost.clone(), options);
+        let spawned = std::thread::Builder::new()
+            .name(format!("forebay-probe-{n}"))
+            .stack_size(128 << 10)
+            .spawn(move || {
+                let result = probe_one(&*provider, &this, &block, run.size, deadline);
+                // Nobody waits any more for one that hung.
+                if done.send((n, result)).is_err() {
+                    tracing::debug!(ost = this.index, "a probe ended after its deadline");
+                }
+            });
+        found.push(
+            spawned
+                .err()
+                .map(|e| Err(OstError::new(ost, "starting a probe of", e))),
+        );
+    }
+    drop(done);
+    // A slow one is cut off at the deadline itself, and then has its file to sync and remove.
+    let last = deadline + options.deadline / 10 + Duration::from_millis(50);
+    while let Ok((n, result)) = results.recv_timeout(last.saturating_duration_since(Instant::now()))
+    {
+        found[n] = Some(result);
+    }
+    let hangs = |ost: &Ost| OstError::new(ost, "probing", Errno::ETIMEDOUT.into());
+    let results = osts.iter().cloned().zip(found);
+    results
+        .map(|(ost, result)| Probed {
+            result: result.unwrap_or_else(|| Err(hangs(&ost))),
+            ost,
+        })
+        .collect()
+}
+
+fn probe_one(
+    provider: &dyn Provider,
+    ost: &Ost,
+    block: &Block,
+    size: u64,
+    deadline: Instant,
+) -> Result<Measured, OstError> {
+    let name = format!("probe-{:016x}", rand::random::<u64>());
+    let (file, direct) = match provider.create(ost, &name, true) {
+        Err(e) if e.errno() == Some(libc::EINVAL) => {
+            // open(2) may have made the file before it found that it cannot be had like this.
+            provider.remove(ost, &name)?;
+            (provider.create(ost, &name, false)?, false)
+        }
+        other => (other?, true),
+    };
+    let written = write(&file, block, size, deadline);
+    let closed = nix::unistd::close(file).map_err(io::Error::from);
+    provider.remove(ost, &name)?;
+    let (bytes, latency, took) =
+        written.map_err(|e| OstError::new(ost, "writing to its probe file", e))?;
+    closed.map_err(|e| OstError::new(ost, "closing its probe file", e))?;
+    Ok(Measured {
+        bandwidth: bytes as f64 / took.as_secs_f64().max(1e-9),
+        latency,
+        bytes,
+        direct,
+    })
+}
+
+fn write(
+    file: &File,
+    block: &Block,
+    size: u64,
+    deadline: Instant,
+) -> io::Result<(u64, Duration, Duration)> {
+    let began = Instant::now();
+    let mut latency = None;
+    let mut at = 0;
+    while at < size.max(BLOCK as u64) {
+        file.write_all_at(block.bytes(), at)?;
+        at += BLOCK as u64;
+        latency.get_or_insert_with(|| began.elapsed());
+        if Instant::now() >= deadline {
+            break;
+        }
+    }
+    file.sync_data()?;
+    Ok((at, latency.unwrap_or_default(), began.elapsed()))
+}
+
+/// Random bytes at an address that O_DIRECT takes.
+struct Block(Vec<u8>);
+
+impl Block {
+    fn random() -> Block {
+        let mut bytes = vec![0; BLOCK + ALIGN];
+        rand::RngCore::fill_bytes(&mut rand::rng(), &mut bytes);
+        Block(bytes)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        let skip = self.0.as_ptr().align_offset(ALIGN);
+        &self.0[skip..skip + BLOCK]
+    }
+}
+
+#[cfg(test)]
+mod tests;
