@@ -23,7 +23,7 @@ fn the_papers_156_osts_are_cut_where_the_slow_ones_begin() {
     let mut bandwidths: Vec<f64> = (0..144)
         .map(|n| {
             let past = (f64::from(n) - 128.0).max(0.0);
-            160.0 - 0.62 * f64::from(n) - 1.2 * past
+            160.0 - 0.62 * f64::from(n) - 0.2 * past
         })
         .collect();
     bandwidths.extend((0..12).map(|n| 48.0 - f64::from(n) * 2.0));
