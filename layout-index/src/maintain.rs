@@ -51,6 +51,7 @@ pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     }
     let dead = dead_segments(shared);
     shared.hidden.store(0, Ordering::Relaxed);
+    shared.behind.store(false, Ordering::Relaxed);
     let (frozen, ended, upto) = freeze(shared);
     shared.log.sync()?;
     // A merge that failed half-way is not tried again: the books no longer say what the index
@@ -196,6 +197,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<()> {
         })
         .map_err(|e| StoreError::io("start a thread for", shared.log.dir(), e))?;
     state.running = true;
+    state.kicked = shared.behind.load(Ordering::Relaxed);
     state.thread = Some(thread);
     Ok(())
 }
@@ -269,7 +271,9 @@ impl Turn {
     }
 
     fn is_due(&mut self, shared: &Shared, pressed: bool) -> bool {
-        if shared.hot.load(Ordering::Relaxed) > shared.hot_limit {
+        if shared.behind.load(Ordering::Relaxed)
+            || shared.hot.load(Ordering::Relaxed) > shared.hot_limit
+        {
             return true;
         }
         let dead = !dead_segments(shared).is_empty();

@@ -61,6 +61,7 @@ pub(crate) fn recover(shared: &Arc<Shared>) -> Result<RecoveryReport> {
     replay.load_index()?;
     replay.run(checkpoint)?;
     let mut report = replay.report;
+    shared.behind.store(report.replayed > 0, Ordering::Relaxed);
     report.files = replay.files.len();
     report.undrained = shared.undrained.load(Ordering::Relaxed);
     report.seconds = began.elapsed().as_secs_f64();

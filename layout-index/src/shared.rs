@@ -9,7 +9,7 @@ use crate::store::Event;
 use crate::types::{FileId, FileNo, Seq};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Hears of what the drain may have to act on.
@@ -34,6 +34,9 @@ pub(crate) struct Shared {
     /// Extents in memory, and how many there may be.
     pub hot: AtomicU64,
     pub hot_limit: u64,
+    /// Recovery had to replay: a checkpoint is due, or a daemon that keeps dying young would
+    /// replay more each time and never give a segment back.
+    pub behind: AtomicBool,
     pub maintenance: Maintenance,
 }
 

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A generous estimate of what one extent in memory takes, tree nodes included.
@@ -265,6 +265,7 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
         hidden: AtomicU64::new(0),
         hot: AtomicU64::new(0),
         hot_limit: (hot_limit / 3).max(1024),
+        behind: AtomicBool::new(false),
         maintenance: Default::default(),
     })
 }
