@@ -3,6 +3,7 @@
 //! Data is kept in memory or, where the simulator was given a directory, in a sparse file. The map
 //! of pages is in memory in both cases: capacity, holes and read-modify-writes are decided by it.
 
+use crate::block::{BLOCK, Block};
 use crate::locks::LockTable;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -13,8 +14,7 @@ use std::path::PathBuf;
 
 /// The unit of space.
 pub const PAGE: u64 = 4096;
-const CHUNK_PAGES: u64 = 16;
-const CHUNK: u64 = PAGE * CHUNK_PAGES;
+const CHUNK: u64 = BLOCK as u64;
 
 /// 64 KiB of an object.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ struct Chunk {
     /// One bit for each page that exists.
     pages: u16,
     /// Missing while all of it is zero, and always when the data is in a file.
-    data: Option<Box<[u8]>>,
+    data: Option<Block>,
 }
 
 /// The bits of the pages that `start..end`, both within a chunk, touch.
@@ -147,15 +147,10 @@ impl Object {
             let (now, later) = rest.split_at((to - from) as usize);
             rest = later;
             let chunk = self.chunks.entry(number).or_default();
-            match &mut chunk.data {
-                Some(bytes) => bytes[from as usize..to as usize].copy_from_slice(now),
-                None if now.len() as u64 == CHUNK => chunk.data = Some(now.into()),
-                None => {
-                    let mut bytes = vec![0; CHUNK as usize].into_boxed_slice();
-                    bytes[from as usize..to as usize].copy_from_slice(now);
-                    chunk.data = Some(bytes);
-                }
-            }
+            let bytes = chunk
+                .data
+                .get_or_insert_with(|| Block::take(now.len() < BLOCK));
+            bytes[from as usize..to as usize].copy_from_slice(now);
         }
         Ok(new)
     }

@@ -10,16 +10,16 @@
 //!
 //! `j` is drawn evenly from 1 - jitter to 1 + jitter for each request; `extra` are lock moves.
 //! Finish times are computed one from the other and not from when a thread woke up, so lateness
-//! does not add up. An OST that was idle for less than a tenth of the coming request's time (at
-//! most 1 ms) counts as not idle: that gap is the price of the simulation itself (FUSE, wake-ups),
-//! and without this a client that writes one request after the other would see less than the
+//! does not add up. An OST that was idle for less than a quarter of the coming request's time (at
+//! most 10 ms) counts as not idle: that gap is the price of the simulation itself (copies through
+//! FUSE, wake-ups), and without this a client that writes one request after the other would see less than the
 //! bandwidth that was set. Over any busy period the bandwidth is never exceeded.
 
 use crate::settings::OstSettings;
 use std::time::{Duration, Instant};
 
 /// The longest gap that is taken for the simulation's own.
-const GRACE: Duration = Duration::from_millis(1);
+const GRACE: Duration = Duration::from_millis(10);
 
 /// What one request asks of an OST.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Pipe {
         let latency = Duration::from_nanos((settings.latency_ns as f64 * factor) as u64);
         let seconds = cost.bytes as f64 / settings.bandwidth as f64 * factor;
         let busy = Duration::from_secs_f64(seconds) + cost.extra;
-        let grace = GRACE.min((latency + busy) / 10);
+        let grace = GRACE.min((latency + busy) / 4);
         let gap = start.saturating_duration_since(self.free);
         let start = if idle && gap <= grace {
             start.min(self.free)

@@ -27,7 +27,7 @@ impl Builder {
         self
     }
 
-    /// Any option of the command line, without its dashes.
+    /// Any option of the command line, without its dashes. The last one of a name counts.
     pub fn option(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.args.push(format!("--{name}").into());
         self.args.push(value.into());
