@@ -1,8 +1,9 @@
-//! Memory for the bytes of objects, in blocks of 64 KiB out of huge pages.
+//! Memory for the bytes of objects, in blocks of 64 KiB.
 //!
-//! A fresh page costs a fault; with the usual 4 KiB pages these faults would be most of what a
-//! write costs the simulator, and would show as time that no OST was asked to take. Blocks that
-//! are given back are used again and never returned to the system.
+//! A page that is touched for the first time costs a fault, and on a virtual machine these faults
+//! can cost more than all else that a write asks of the simulator; they show as time that no OST
+//! was asked to take. So blocks that are given back are used again and never returned to the
+//! system, and memory can be touched before anything is measured (`warm`).
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -48,6 +49,23 @@ impl Block {
     }
 }
 
+/// Touches memory for this many bytes of data.
+pub fn warm(bytes: u64) {
+    let blocks = bytes.div_ceil(BLOCK as u64) as usize;
+    let mut free = FREE.lock();
+    while free.fresh.len() < blocks {
+        let region = region();
+        if region.is_empty() {
+            break;
+        }
+        for page in region.chunks_exact_mut(4096) {
+            // Of zero to zero, which only the kernel notices.
+            page[0] = std::hint::black_box(0);
+        }
+        free.fresh.extend(region.chunks_exact_mut(BLOCK).rev());
+    }
+}
+
 /// More memory; empty if the system has none of this kind.
 fn region() -> &'static mut [u8] {
     // SAFETY: a new private mapping at an address of the kernel's choice, which is never unmapped
@@ -59,8 +77,6 @@ fn region() -> &'static mut [u8] {
         if at == libc::MAP_FAILED {
             return &mut [];
         }
-        // Without huge pages it is slower and otherwise the same.
-        libc::madvise(at, REGION, libc::MADV_HUGEPAGE);
         std::slice::from_raw_parts_mut(at.cast(), REGION)
     }
 }

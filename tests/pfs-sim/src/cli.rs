@@ -82,6 +82,9 @@ pub struct Cli {
     /// Where the objects are: "memory", or a directory
     #[arg(long, default_value = "memory")]
     data: PathBuf,
+    /// Memory to touch before mounting, so that the first writes do not wait for it
+    #[arg(long, default_value = "0", value_parser = units::size)]
+    warm: u64,
     /// Largest request that the kernel passes on, up to 16M
     #[arg(long, default_value = "4M", value_parser = max_request)]
     max_request: u32,
@@ -218,6 +221,7 @@ fn run(cli: &Cli) -> Result<(), String> {
         cli.mountpoints.len(),
     ));
     be_a_server();
+    crate::block::warm(cli.warm);
     let signals = block_signals().map_err(|e| format!("cannot wait for signals: {e}"))?;
     cluster
         .run()
