@@ -73,6 +73,9 @@ pub struct Cli {
     /// Blocks that are read before a part of them is written; 0 for never
     #[arg(long, default_value = "4K", value_parser = units::size)]
     rmw_unit: u64,
+    /// Bytes that a client may write to each OST ahead of what is served, as into a cache; 0 for none
+    #[arg(long, default_value = "0", value_parser = units::size)]
+    write_behind: u64,
     /// What a client is, where locks are concerned
     #[arg(long, value_enum, default_value = "mount")]
     clients: Clients,
@@ -185,6 +188,7 @@ impl Cli {
             lock_cost_ns: AtomicU64::new(nanos(self.lock_cost)),
             lock_unit: self.lock_unit,
             rmw_unit: self.rmw_unit,
+            write_behind: self.write_behind,
         }
     }
 }

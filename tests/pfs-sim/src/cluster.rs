@@ -1,6 +1,7 @@
 //! All OSTs and the thread that moves them on.
 
 use crate::Errno;
+use crate::behind::Behind;
 use crate::layout::{ANY, Layout, Wish};
 use crate::ost::{Done, Job, Ost};
 use crate::pipe::Cost;
@@ -22,6 +23,8 @@ pub struct Common {
     pub lock_unit: u64,
     /// Blocks that are read before a part of them is written; 0: never.
     pub rmw_unit: u64,
+    /// What a client may have acknowledged and not yet served, per OST; 0: nothing.
+    pub write_behind: u64,
 }
 
 impl Common {
@@ -37,6 +40,7 @@ impl Common {
 pub struct Cluster {
     pub osts: Vec<Ost>,
     pub common: Common,
+    pub behind: Arc<Behind>,
     timer: Timer,
     /// Where the round robin of new files stands.
     turn: AtomicUsize,
@@ -60,6 +64,7 @@ impl Cluster {
         }
         Ok(Self {
             osts,
+            behind: Arc::new(Behind::new(common.write_behind)),
             common,
             timer: Timer::default(),
             turn: AtomicUsize::new(0),

@@ -54,6 +54,7 @@ impl Pfs {
             lock_cost_ns: common.lock_cost_ns.load(Ordering::Relaxed),
             lock_unit: common.lock_unit,
             rmw_unit: common.rmw_unit,
+            write_behind: common.write_behind,
             clients: match self.clients {
                 Clients::Mount => "mount",
                 Clients::Process => "process",

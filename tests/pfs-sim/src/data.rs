@@ -114,22 +114,51 @@ impl Cluster {
         object.locks.acquire(client, mode, start / unit * unit, end)
     }
 
-    /// Writes `data` at `offset`, or at the end of the file if there is none.
+    /// Writes `data` at `offset`, or at the end of the file if there is none. With `behind` it may
+    /// be acknowledged before it is served.
     pub fn write(
         &self,
         open: &Open,
         offset: Option<u64>,
         data: &[u8],
+        behind: bool,
         reply: impl FnOnce(Result<usize, Errno>) + Send + 'static,
     ) {
         match self.write_now(open, offset, data) {
             Err(e) => reply(Err(e)),
+            Ok((parts, written)) if behind && self.behind.is_on() => {
+                self.write_behind(open, parts, move |result| reply(result.map(|()| written)));
+            }
             Ok((parts, written)) => {
                 self.queue(&open.file, parts, move |result| {
                     reply(result.map(|()| written));
                 });
             }
         }
+    }
+
+    fn write_behind(
+        &self,
+        open: &Open,
+        parts: Vec<Part>,
+        reply: impl FnOnce(Result<(), Errno>) + Send + 'static,
+    ) {
+        let refused = parts.iter().any(|part| part.refused.is_some());
+        let bytes = parts
+            .iter()
+            .map(|part| (part.ost, part.tally.bytes_written));
+        let charge: Vec<(usize, u64)> = bytes.collect();
+        if refused || !self.behind.take(open.client, &charge) {
+            return self.queue(&open.file, parts, reply);
+        }
+        let (behind, file, client) = (self.behind.clone(), open.file.clone(), open.client);
+        self.queue(&open.file, parts, move |result| {
+            behind.give_back(client, &charge);
+            if let Err(error) = result {
+                *file.late_error.lock() = Some(error);
+            }
+        });
+        reply(Ok(()));
     }
 
     fn write_now(
@@ -274,7 +303,8 @@ impl Cluster {
         })
     }
 
-    /// Waits for the OSTs of the file to have served what came before.
+    /// Waits for the OSTs of the file to have served what came before, and tells what went wrong
+    /// with it.
     pub fn sync(
         &self,
         file: &Arc<FileBody>,
@@ -288,7 +318,10 @@ impl Cluster {
                 None => Part::other(ost, false, Cost::default(), 0),
             })
             .collect();
-        self.queue(file, parts, reply);
+        let late = file.clone();
+        self.queue(file, parts, move |result| {
+            reply(result.and(late.late_error.lock().take().map_or(Ok(()), Err)));
+        });
     }
 }
 

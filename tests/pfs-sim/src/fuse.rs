@@ -4,10 +4,9 @@
 //! that every request reaches the model and several mount points agree.
 
 mod convert;
+mod transfer;
 
-use crate::data::Open;
-use crate::node::Node;
-use crate::ops::{Caller, Handle, NewAttrs, Pfs};
+use crate::ops::{Handle, NewAttrs, Pfs};
 use crate::tree::ROOT;
 use crate::virtual_files;
 use convert::{
@@ -33,27 +32,6 @@ pub struct Adapter {
     pub pfs: Arc<Pfs>,
     pub mount: usize,
     pub max_request: u32,
-}
-
-impl Adapter {
-    fn caller(&self, req: &Request) -> Caller {
-        Caller {
-            mount: self.mount,
-            uid: req.uid(),
-            gid: req.gid(),
-            pid: req.pid(),
-        }
-    }
-
-    /// What `truncate` and `ftruncate` act on.
-    fn opened(&self, caller: Caller, node: &Node, fh: Option<FileHandle>) -> Option<Open> {
-        if let Some(open) = fh.and_then(|fh| self.pfs.open_file(fh.0).ok()) {
-            return Some(open);
-        }
-        let client = self.pfs.client(caller, None);
-        let file = node.file()?.clone();
-        Some(Open { file, client })
-    }
 }
 
 impl Filesystem for Adapter {
@@ -144,25 +122,12 @@ impl Filesystem for Adapter {
             atime: atime.map(time),
             mtime: mtime.map(time).or(size.map(|_| SystemTime::now())),
         };
-        let Some(size) = size else {
-            self.pfs.set_attrs(&node, &new);
-            return reply.attr(&TTL, &attr(&node));
-        };
-        let Some(open) = self.opened(self.caller(req), &node, fh) else {
-            return reply.error(Errno::EINVAL);
-        };
-        let pfs = self.pfs.clone();
-        self.pfs
-            .cluster
-            .truncate(&open, size, move |result| match result {
-                Ok(()) => {
-                    pfs.set_attrs(&node, &new);
-                    reply.attr(&TTL, &attr(&node));
-                }
-                Err(e) => reply.error(errno(e)),
-            });
-        if fh.is_none() {
-            self.pfs.nameless_call_ended(&open);
+        match size {
+            Some(size) => self.set_size(self.caller(req), &node, fh, size, new, reply),
+            None => {
+                self.pfs.set_attrs(&node, &new);
+                reply.attr(&TTL, &attr(&node));
+            }
         }
     }
 
@@ -304,21 +269,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.pfs.handle(fh.0).as_deref() {
-            Ok(Handle::Virtual { content, .. }) => {
-                let start = content.len().min(offset as usize);
-                let end = content.len().min(start + size as usize);
-                reply.data(&content[start..end]);
-            }
-            Ok(Handle::File { open, .. }) => {
-                let cluster = &self.pfs.cluster;
-                cluster.read(open, offset, u64::from(size), move |result| match result {
-                    Ok(data) => reply.data(data),
-                    Err(e) => reply.error(errno(e)),
-                });
-            }
-            Ok(Handle::Other { .. }) | Err(_) => reply.error(Errno::EBADF),
-        }
+        self.read_from(fh.0, offset, u64::from(size), reply);
     }
 
     fn write(
@@ -333,38 +284,20 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.pfs.handle(fh.0).as_deref() {
-            Ok(Handle::Virtual { ino, .. }) if virtual_files::is_control(*ino) => {
-                match self.pfs.command(data) {
-                    Ok(()) => reply.written(data.len() as u32),
-                    Err(e) => reply.error(errno(e)),
-                }
-            }
-            Ok(Handle::File { node, open }) => {
-                // Pages written back from a mapping know their place.
-                let append = flags.0 & libc::O_APPEND != 0
-                    && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-                node.attrs.lock().changed();
-                let offset = (!append).then_some(offset);
-                let cluster = &self.pfs.cluster;
-                cluster.write(open, offset, data, move |result| match result {
-                    Ok(written) => reply.written(written as u32),
-                    Err(e) => reply.error(errno(e)),
-                });
-            }
-            _ => reply.error(Errno::EBADF),
-        }
+        // Pages written back from a mapping know their place.
+        let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        self.write_to(fh.0, offset, data, flags.0, mapped, reply);
     }
 
     fn flush(
         &self,
         _req: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        send_empty(reply, self.pfs.flush(fh.0));
     }
 
     fn fsync(
@@ -382,17 +315,6 @@ impl Filesystem for Adapter {
             }
             Err(_) => reply.ok(),
         }
-    }
-
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
     }
 
     fn fallocate(

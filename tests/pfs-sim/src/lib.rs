@@ -8,6 +8,7 @@
 //! are the names, `ops` puts these together and `fuse` shows them to the kernel.
 
 mod batch;
+mod behind;
 mod block;
 pub mod cli;
 mod cluster;

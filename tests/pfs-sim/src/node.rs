@@ -69,6 +69,8 @@ pub struct FileBody {
     /// pages: nothing may write behind an end that is being cut.
     pub gate: RwLock<()>,
     pub tally: Mutex<Tally>,
+    /// Of a write that was acknowledged before it failed.
+    pub late_error: Mutex<Option<Errno>>,
 }
 
 #[derive(Debug, Default)]

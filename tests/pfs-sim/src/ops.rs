@@ -358,6 +358,14 @@ impl Pfs {
         }
     }
 
+    /// What a close tells: errors that came too late for their write.
+    pub fn flush(&self, fh: u64) -> Result<(), Errno> {
+        match &*self.handle(fh)? {
+            Handle::File { open, .. } => open.file.late_error.lock().take().map_or(Ok(()), Err),
+            Handle::Other { .. } | Handle::Virtual { .. } => Ok(()),
+        }
+    }
+
     pub fn release(&self, fh: u64) -> Result<(), Errno> {
         let handle = self.handles.write().remove(&fh).ok_or(Errno::EBADF)?;
         let (node, open) = match &*handle {

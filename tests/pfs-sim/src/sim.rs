@@ -68,6 +68,11 @@ impl Builder {
         self.option("lock-cost", time)
     }
 
+    /// What each client may have acknowledged and not yet served, per OST.
+    pub fn write_behind(self, bytes: &str) -> Self {
+        self.option("write-behind", bytes)
+    }
+
     pub fn seed(self, seed: u64) -> Self {
         self.option("seed", seed.to_string())
     }

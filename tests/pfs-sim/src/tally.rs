@@ -107,6 +107,7 @@ pub struct Config {
     pub lock_cost_ns: u64,
     pub lock_unit: u64,
     pub rmw_unit: u64,
+    pub write_behind: u64,
     pub clients: String,
     pub osts: Vec<OstConfig>,
 }

@@ -99,6 +99,9 @@ impl Tree {
 
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Arc<Node>, Errno> {
         let dir = self.dir(parent)?;
+        if name.len() > LONGEST_NAME {
+            return Err(Errno::ENAMETOOLONG);
+        }
         if name == "." {
             return self.node(parent);
         }

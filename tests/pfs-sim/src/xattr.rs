@@ -10,8 +10,18 @@ use std::time::SystemTime;
 
 const LARGEST: usize = 65536;
 
+/// Access control lists would change what a mode means. There are none here, and whoever is told so
+/// sets the mode instead.
+fn must_be_plain(name: &OsStr) -> Result<(), Errno> {
+    if name.as_bytes().starts_with(b"system.") {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(())
+}
+
 impl Pfs {
     pub fn set_xattr(&self, ino: u64, name: &OsStr, value: &[u8], flags: i32) -> Result<(), Errno> {
+        must_be_plain(name)?;
         let node = self.node(ino)?;
         if name == lov::NAME {
             return self.set_layout(&node, value);
@@ -60,6 +70,7 @@ impl Pfs {
     }
 
     pub fn get_xattr(&self, ino: u64, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        must_be_plain(name)?;
         let node = self.node(ino)?;
         if name == lov::NAME {
             return self.layout_value(&node).ok_or(Errno::ENODATA);

@@ -98,6 +98,29 @@ fn a_hang_does_not_stop_the_end() {
     });
 }
 
+/// An error that comes after the acknowledgement is told by the next sync, once, and by a close.
+#[test]
+fn late_errors_are_told() {
+    let (bench, mut files) = two(quick().write_behind("1M"));
+    for by_close in [false, true] {
+        fail(&bench, 0, Failure::Hang);
+        write(&files[0], b"acknowledged", 0);
+        fail(&bench, 0, Failure::Eio);
+        wait_until("it failed", || {
+            bench.sim.counters().expect("counters").osts[0].pending == 0
+        });
+        fail(&bench, 0, Failure::None);
+        if by_close {
+            let file = std::mem::replace(&mut files[0], open(&bench.path("on0")));
+            let closed = nix::unistd::close(file).map_err(Into::into);
+            assert_eq!(errno(closed), libc::EIO);
+        } else {
+            assert_eq!(errno(files[0].sync_all()), libc::EIO);
+        }
+        files[0].sync_all().expect("it was told");
+    }
+}
+
 #[test]
 fn a_full_ost_is_full() {
     let bench = Bench::new(1, quick().osts(2).stripe("64K", 2).capacity("256K"));

@@ -104,6 +104,15 @@ fn attributes() {
     set_xattr(&path, "trusted.secret", b"x").expect("set");
     assert_eq!(get_xattr(&path, "user.colour").expect("get"), b"blue");
     assert_eq!(errno(get_xattr(&path, "user.other")), libc::ENODATA);
+    // Version 2: the owner may write, the others may read.
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, rights) in [(1u16, 6u16), (4, 4), (32, 4)] {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(rights.to_le_bytes());
+        acl.extend(u32::MAX.to_le_bytes());
+    }
+    let refused = set_xattr(&path, "system.posix_acl_access", &acl);
+    assert_eq!(errno(refused), libc::EOPNOTSUPP);
     symlink("f", bench.path("link")).expect("symlink");
     assert_eq!(
         std::fs::read_link(bench.path("link")).expect("readlink"),

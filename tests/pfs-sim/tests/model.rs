@@ -212,6 +212,30 @@ fn moves_cost_time() {
     assert!(cheap < dear / 3, "{cheap:?} {dear:?}");
 }
 
+/// A client with a cache keeps many OSTs busy though it writes one block after the other, and a sync
+/// waits for what was written.
+#[test]
+fn write_behind_fills_the_osts() {
+    let builder = Sim::builder().osts(4).bandwidth("8M").stripe("64K", 4);
+    let took = |builder: pfs_sim::Builder| {
+        let bench = Bench::new(1, builder);
+        let file = open(&bench.path("f"));
+        let acknowledged = timed(|| {
+            for i in 0..32 {
+                write(&file, &[1; 64 << 10], i * 64 * KIB);
+            }
+        });
+        let synced = timed(|| file.sync_all().expect("fsync"));
+        (acknowledged.as_secs_f64(), synced.as_secs_f64())
+    };
+    let (one_by_one, _) = took(builder.clone());
+    let (acknowledged, synced) = took(builder.write_behind("1M"));
+    assert!(one_by_one > 0.24, "{one_by_one}");
+    assert!(acknowledged < one_by_one / 2.0, "{acknowledged}");
+    let both = acknowledged + synced;
+    assert!((0.05..0.15).contains(&both), "{acknowledged} {synced}");
+}
+
 /// With `--clients handle` two handles of one mount are two clients.
 #[test]
 fn handles_can_be_clients() {

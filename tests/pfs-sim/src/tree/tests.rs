@@ -66,6 +66,8 @@ fn wrong_kinds_are_refused() {
     let twice = tree.create(a, os("f"), FILE, (0, 0), |_| Body::Special);
     assert_eq!(twice.err(), Some(Errno::EEXIST));
     let long = "n".repeat(256);
+    let sought = tree.lookup(a, os(&long));
+    assert_eq!(sought.err(), Some(Errno::ENAMETOOLONG));
     let long = tree.create(a, os(&long), FILE, (0, 0), |_| Body::Special);
     assert_eq!(long.err(), Some(Errno::ENAMETOOLONG));
 }
