@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::data::Open;
 use crate::locks::Client;
 use crate::node::{Body, FileBody, Node};
-use crate::tree::{Entry, Tree};
+use crate::tree::{Entry, ROOT, Tree};
 use crate::virtual_files;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -201,6 +201,9 @@ impl Pfs {
     }
 
     pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32) -> Result<(), Errno> {
+        if [from, to].contains(&(ROOT, OsStr::new(virtual_files::NAME))) {
+            return Err(Errno::EBUSY);
+        }
         let mut tree = self.tree.write();
         let gone = match flags {
             libc::RENAME_EXCHANGE => return tree.exchange(from, to),

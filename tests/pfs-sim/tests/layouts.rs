@@ -166,5 +166,8 @@ fn osts_are_listed_as_lustre_does() {
         .expect("list")
         .map(|entry| entry.expect("entry").file_name())
         .collect();
+    std::fs::create_dir(bench.path("d")).expect("mkdir");
+    let taken = std::fs::rename(bench.path("d"), bench.path(".pfs-sim"));
+    assert_eq!(errno(taken), libc::EBUSY);
     assert_eq!(root, ["f"], "the simulator's own files are in no listing");
 }

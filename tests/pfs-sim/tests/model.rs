@@ -236,6 +236,26 @@ fn write_behind_fills_the_osts() {
     assert!((0.05..0.15).contains(&both), "{acknowledged} {synced}");
 }
 
+/// With `--clients process` the shell that writes is another client than this test.
+#[test]
+fn processes_can_be_clients() {
+    let bench = Bench::new(1, quick().osts(1).option("clients", "process"));
+    let file = open(&bench.path("f"));
+    write(&file, b"here", 0);
+    let shell = std::process::Command::new("sh")
+        .arg("-c")
+        .arg("for i in 1 2 3; do printf there 1<> \"$0\"; done")
+        .arg(bench.path("f"))
+        .status()
+        .expect("run sh");
+    assert!(shell.success());
+    let moves = bench.sim.counters().expect("counters").total.lock_moves;
+    assert_eq!(moves, 1, "three handles of one other process");
+    write(&file, b"here", 0);
+    let moves = bench.sim.counters().expect("counters").total.lock_moves;
+    assert_eq!(moves, 2);
+}
+
 /// With `--clients handle` two handles of one mount are two clients.
 #[test]
 fn handles_can_be_clients() {
