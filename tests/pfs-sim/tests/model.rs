@@ -6,7 +6,6 @@ use common::{Bench, KIB, MIB, open, pattern, quick, read, same, set_xattr, timed
 use pfs_sim::layout::Wish;
 use pfs_sim::{Change, Sim, lov};
 use std::path::Path;
-use std::sync::Barrier;
 
 /// Puts the file at `path` on one OST.
 fn place(path: &Path, ost: usize) {
@@ -136,31 +135,23 @@ fn files_start_in_turn() {
     assert_eq!(writes, [2, 1, 1, 1]);
 }
 
-/// Lets `clients` write a file of `blocks` in turns, block `i` by client `i % clients`, two times
-/// over, side by side. How many locks moved.
+/// Writes a file of `blocks` two times over, block `i` by client `i % clients`. They take turns, so
+/// that the count does not depend on how the machine schedules them. How many locks moved.
 fn interleave(bench: &Bench, clients: usize, block: u64, blocks: u64) -> u64 {
     let all = open(&bench.path("shared"));
     all.set_len(block * blocks).expect("set the size");
     bench.sim.reset_counters().expect("reset");
-    let start = Barrier::new(clients);
-    std::thread::scope(|scope| {
-        for client in 0..clients {
-            let (start, file) = (&start, open(&bench.at(client, "shared")));
-            scope.spawn(move || {
-                start.wait();
-                for _ in 0..2 {
-                    for i in (client as u64..blocks).step_by(clients) {
-                        write(&file, &pattern(i, block as usize), i * block);
-                    }
-                }
-            });
-        }
-    });
+    let files: Vec<_> = (0..clients).map(|c| open(&bench.at(c, "shared"))).collect();
+    for i in (0..blocks).chain(0..blocks) {
+        let file = &files[i as usize % clients];
+        write(file, &pattern(i, block as usize), i * block);
+    }
+    let moves = bench.sim.counters().expect("counters").total.lock_moves;
     for i in 0..blocks {
         let want = pattern(i, block as usize);
         same("a block", &read(&all, block as usize, i * block), &want);
     }
-    bench.sim.counters().expect("counters").total.lock_moves
+    moves
 }
 
 /// Nisar et al., figure 4: as many clients as OSTs, or a factor of them, never meet on an OST.
@@ -168,8 +159,8 @@ fn interleave(bench: &Bench, clients: usize, block: u64, blocks: u64) -> u64 {
 fn mapped_clients_move_no_locks() {
     let bench = Bench::new(2, quick().osts(4).stripe("64K", 4));
     let moves = interleave(&bench, 2, 64 * KIB, 96);
-    // Reading it all back with one client takes the locks of the other: twice.
-    assert!(moves <= 4, "{moves}");
+    // Setting the size left the first client a lock on the OST of the last byte.
+    assert!(moves <= 1, "{moves}");
 }
 
 /// Figure 5: one client more, and all of them meet on all OSTs.
