@@ -233,6 +233,9 @@ impl Filesystem for Adapter {
             Ok((attr(&node), FileHandle(fh)))
         });
         match opened {
+            // Another mount was quicker. This makes the kernel look again and open what is there,
+            // with all its checks.
+            Err(crate::Errno::EEXIST) if flags & libc::O_EXCL == 0 => reply.error(Errno::ESTALE),
             Ok((attr, fh)) => reply.created(&TTL, &attr, Generation(0), fh, direct()),
             Err(e) => reply.error(errno(e)),
         }

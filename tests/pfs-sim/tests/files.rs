@@ -48,6 +48,34 @@ fn clients_agree() {
     );
 }
 
+/// Two clients that create the same name at the same time both get the file; only one does if each
+/// wants to be the first.
+#[test]
+fn creating_is_a_race_without_losers() {
+    let bench = Bench::new(2, quick().osts(1));
+    for round in 0..200 {
+        for exclusive in [false, true] {
+            let start = std::sync::Barrier::new(2);
+            let opened: Vec<bool> = std::thread::scope(|scope| {
+                let try_it = |mount: usize| {
+                    let path = bench.at(mount, &format!("{round} {exclusive}"));
+                    let start = &start;
+                    move || {
+                        let mut options = OpenOptions::new();
+                        options.write(true).create(true).create_new(exclusive);
+                        start.wait();
+                        options.truncate(false).open(path).is_ok()
+                    }
+                };
+                let threads = [scope.spawn(try_it(0)), scope.spawn(try_it(1))];
+                threads.map(|t| t.join().expect("thread")).to_vec()
+            });
+            let winners = opened.iter().filter(|opened| **opened).count();
+            assert_eq!(winners, if exclusive { 1 } else { 2 }, "round {round}");
+        }
+    }
+}
+
 /// Appends from two clients never overwrite each other.
 #[test]
 fn appends_do_not_meet() {
