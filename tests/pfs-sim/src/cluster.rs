@@ -1,0 +1,174 @@
+//! All OSTs and the thread that moves them on.
+
+use crate::Errno;
+use crate::behind::Behind;
+use crate::layout::{ANY, Layout, Wish};
+use crate::ost::{Done, Job, Ost};
+use crate::pipe::Cost;
+use crate::settings::{Change, OstSettings, nanos};
+use crate::timer::Timer;
+use crate::units;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What holds for all OSTs and is fixed when the simulator starts, but for the cost of a lock.
+pub struct Common {
+    pub default_layout: Wish,
+    pub lock_cost_ns: AtomicU64,
+    /// Locks are asked for in multiples of this.
+    pub lock_unit: u64,
+    /// Blocks that are read before a part of them is written; 0: never.
+    pub rmw_unit: u64,
+    /// What a client may have acknowledged and not yet served, per OST; 0: nothing.
+    pub write_behind: u64,
+}
+
+impl Common {
+    pub fn stripe_count(&self) -> u16 {
+        self.default_layout.stripe_count.unwrap_or(ANY)
+    }
+
+    pub fn lock_cost(&self) -> Duration {
+        Duration::from_nanos(self.lock_cost_ns.load(Ordering::Relaxed))
+    }
+}
+
+pub struct Cluster {
+    pub osts: Vec<Ost>,
+    pub common: Common,
+    pub behind: Arc<Behind>,
+    timer: Timer,
+    /// Where the round robin of new files stands.
+    turn: AtomicUsize,
+}
+
+impl Cluster {
+    /// `data` is a directory for the objects; without one they are in memory.
+    pub fn new(
+        settings: Vec<OstSettings>,
+        common: Common,
+        seed: u64,
+        data: Option<&Path>,
+    ) -> io::Result<Self> {
+        let mut osts = Vec::with_capacity(settings.len());
+        for (index, settings) in settings.into_iter().enumerate() {
+            let dir = data.map(|data| data.join(format!("ost{index:04}")));
+            if let Some(dir) = &dir {
+                std::fs::create_dir_all(dir)?;
+            }
+            osts.push(Ost::new(index, settings, seed, dir));
+        }
+        Ok(Self {
+            osts,
+            behind: Arc::new(Behind::new(common.write_behind)),
+            common,
+            timer: Timer::default(),
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    /// The thread that answers requests when their time has come; it ends with `close`.
+    pub fn run(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let cluster = self.clone();
+        std::thread::Builder::new()
+            .name("osts".into())
+            .spawn(move || {
+                wake_up_in_time();
+                while let Some(ost) = cluster.timer.next() {
+                    cluster.advance(ost);
+                }
+            })
+    }
+
+    /// A layout for a new file.
+    pub fn place(&self, wish: &Wish) -> Result<Layout, Errno> {
+        let wish = wish.or(&self.common.default_layout);
+        wish.check(self.osts.len())?;
+        let turn = if wish.start.is_none() && wish.osts.is_none() {
+            self.turn.fetch_add(1, Ordering::Relaxed)
+        } else {
+            0
+        };
+        Ok(wish.settle(self.osts.len(), turn % self.osts.len()))
+    }
+
+    /// Queues a request on `ost` whose effect has been had.
+    pub fn submit(&self, ost: usize, job: Job) {
+        self.osts[ost].lock().push(job);
+        self.advance(ost);
+    }
+
+    /// Answers what is due on `ost`.
+    pub fn advance(&self, ost: usize) {
+        let mut done: Vec<Done> = Vec::new();
+        let next = self.osts[ost].lock().advance(Instant::now(), &mut done);
+        if let Some(next) = next {
+            self.timer.set(next, ost);
+        }
+        done.into_iter().for_each(Done::report);
+    }
+
+    /// Carries out a command, all of it or nothing; the files' counters are the caller's.
+    pub fn change(&self, change: &Change) -> Result<(), String> {
+        change.check()?;
+        let targets = match &change.ost {
+            Some(target) => target.numbers(self.osts.len())?,
+            None => vec![],
+        };
+        let cost = change.lock_cost.as_deref().map(units::time).transpose()?;
+        if let Some(first) = targets.first() {
+            // The texts are the same for all, so what one accepts the others do.
+            change.apply(&self.osts[*first].lock().settings)?;
+        }
+        if let Some(cost) = cost {
+            let cost = nanos(cost);
+            self.common.lock_cost_ns.store(cost, Ordering::Relaxed);
+        }
+        for ost in targets {
+            let mut state = self.osts[ost].lock();
+            let settings = change.apply(&state.settings)?;
+            state.change(settings, Instant::now());
+            drop(state);
+            self.advance(ost);
+        }
+        if change.reset.is_some() {
+            for ost in &self.osts {
+                ost.lock().tally = Default::default();
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers everything that is pending with EIO, and everything that still comes.
+    pub fn close(&self) {
+        for index in 0..self.osts.len() {
+            self.osts[index].lock().close();
+            self.advance(index);
+        }
+        self.timer.close();
+    }
+}
+
+impl Cluster {
+    /// What `moves` lock moves and `bytes` cost.
+    pub fn cost(&self, bytes: u64, moves: u64) -> Cost {
+        let moves = u32::try_from(moves).unwrap_or(u32::MAX);
+        Cost {
+            bytes,
+            extra: self.common.lock_cost().saturating_mul(moves),
+        }
+    }
+}
+
+/// By default the kernel may wake a thread 50 us late to save power.
+fn wake_up_in_time() {
+    // SAFETY: sets a number of the calling thread.
+    let rc = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
+    if rc != 0 {
+        eprintln!("pfs-sim: times are exact to 50 us only: the timer slack cannot be set");
+    }
+}

@@ -1,0 +1,116 @@
+//! Mount points: made, served and taken down.
+//!
+//! The mount is made here rather than by fuser, whose own unmount can leave a busy mount behind.
+
+use crate::fuse::Adapter;
+use crate::ops::Pfs;
+use fuser::{Config, Session, SessionACL};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, MsFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const DEVICE: &str = "/dev/fuse";
+const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+
+/// A mounted session that does not yet answer.
+pub struct Mounted {
+    pub session: Session<Adapter>,
+    pub mountpoint: PathBuf,
+}
+
+pub fn mount(
+    pfs: &Arc<Pfs>,
+    index: usize,
+    mountpoint: &Path,
+    threads: usize,
+    max_request: u32,
+) -> io::Result<Mounted> {
+    let mountpoint = mountpoint.canonicalize()?;
+    let device = open_device()?;
+    let data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    nix::mount::mount(
+        Some("pfs-sim"),
+        &mountpoint,
+        Some("fuse.pfs-sim"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        Some(data.as_str()),
+    )?;
+    let adapter = Adapter {
+        pfs: pfs.clone(),
+        mount: index,
+        max_request,
+    };
+    let mut config = Config::default();
+    config.acl = SessionACL::All;
+    config.n_threads = Some(threads);
+    config.clone_fd = true;
+    match Session::from_fd(adapter, device, SessionACL::All, config) {
+        Ok(session) => Ok(Mounted {
+            session,
+            mountpoint,
+        }),
+        Err(e) => {
+            unmount(&mountpoint)?;
+            Err(e)
+        }
+    }
+}
+
+fn open_device() -> io::Result<OwnedFd> {
+    let device = File::options().read(true).write(true).open(DEVICE);
+    device
+        .map(OwnedFd::from)
+        .map_err(|e| io::Error::new(e.kind(), format!("{DEVICE}: {e}; try `modprobe fuse`")))
+}
+
+/// Takes the mount out of the tree at once, even if it is dead or in use. Fine if there is none.
+pub fn unmount(mountpoint: &Path) -> io::Result<()> {
+    match nix::mount::umount2(mountpoint, MntFlags::MNT_DETACH) {
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Raises the machine's limit on the size of FUSE requests while it lives. The kernel looks at the
+/// limit only when something is mounted, so it is put back right afterwards; a lock keeps two
+/// simulators that start together from putting back each other's.
+pub struct BigRequests {
+    /// Dropped, and with it released, after the limit was put back.
+    _lock: Flock<File>,
+    before: String,
+}
+
+impl BigRequests {
+    /// `None` where the limit is high enough, or fixed by an older kernel.
+    pub fn allow(bytes: u32) -> io::Result<Option<Self>> {
+        let file = match File::open(PAGES_LIMIT) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| e)?;
+        let before = std::fs::read_to_string(PAGES_LIMIT)?;
+        let wanted = bytes.div_ceil(4096);
+        if before.trim().parse::<u32>().is_ok_and(|now| now >= wanted) {
+            return Ok(None);
+        }
+        std::fs::write(PAGES_LIMIT, wanted.to_string())?;
+        let _lock = lock;
+        Ok(Some(Self { _lock, before }))
+    }
+}
+
+impl Drop for BigRequests {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::write(PAGES_LIMIT, &self.before) {
+            eprintln!("pfs-sim: {PAGES_LIMIT} stays raised: {e}");
+        }
+    }
+}
