@@ -42,6 +42,9 @@ pub enum Command {
     /// Show which bytes of a file are where
     #[command(after_help = LAYOUT_EXAMPLES)]
     Layout(LayoutArgs),
+    /// Measure storage targets and choose among them
+    #[command(after_help = PROBE_EXAMPLES)]
+    Probe(ProbeArgs),
     /// Drain a store without mounting it
     #[command(after_help = RECOVER_EXAMPLES)]
     Recover(RecoverArgs),
@@ -100,6 +103,16 @@ Examples:
   forebay layout /scratch/run7/out.h5
       A table of ranges, and one line of blocks: log, canonical file, hole.
   forebay layout /scratch/run7/out.h5 --json";
+
+const PROBE_EXAMPLES: &str = "\
+Examples:
+  forebay probe /scratch --ost /osts/0 --ost /osts/1 --ost /osts/2
+      Writes 16 MiB of random data to each of three directories at the same time.
+  forebay probe /scratch --ost /osts/0 --ost /osts/1 --size 64MiB --svg probe.svg
+      More data for a steadier figure, and the two curves as a picture.
+  forebay probe /scratch --json | jq .chosen
+
+The files it writes are removed again. Exit code 1 if no target can be used.";
 
 const RECOVER_EXAMPLES: &str = "\
 Examples:
@@ -250,6 +263,31 @@ pub struct DrainArgs {
 pub struct LayoutArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// A directory of the parallel file system
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// A storage target, one option for each [default: DIR itself]
+    #[arg(long = "ost", value_name = "DIR")]
+    pub ost: Vec<PathBuf>,
+    /// How much to write to each target
+    #[arg(long, value_name = "SIZE", default_value = "16MiB")]
+    pub size: Size,
+    /// The longest that a target may take; one that hangs is left out
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub deadline: Span,
+    /// How much the aggregate may fall by one more target before the list is cut there
+    #[arg(long, value_name = "FRACTION", default_value = "2%")]
+    pub delta: Fraction,
+    /// Draw bandwidths and aggregate into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,

@@ -163,7 +163,12 @@ pub fn rate(bytes_per_second: f64) -> String {
 
 /// `1 file`, `2 files`.
 pub fn files(n: usize) -> String {
-    format!("{n} {}", if n == 1 { "file" } else { "files" })
+    count(n, "file")
+}
+
+/// `1 OST`, `2 OSTs`.
+pub fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// `2h 5m`, `3m 20s`, `12s`: the two largest units.

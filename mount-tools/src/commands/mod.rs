@@ -3,6 +3,7 @@
 pub mod drain;
 pub mod layout;
 pub mod mount;
+pub mod probe;
 pub mod recover;
 pub mod status;
 pub mod umount;

@@ -3,6 +3,7 @@
 //! File names and messages are other people's input: [`plain`] takes the control characters out
 //! of them before they reach a terminal.
 
+pub mod plot;
 pub mod progress;
 pub mod table;
 

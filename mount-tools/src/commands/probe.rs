@@ -1,0 +1,227 @@
+//! `forebay probe`.
+
+use crate::args::ProbeArgs;
+use crate::exit_codes::{Code, Failure, Result};
+use crate::output::table::{Align, Table};
+use crate::output::{self, Style, plain, plot};
+use crate::units;
+use flusher::ost::{self, Directories, ProbeOptions, Probed, Provider};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Cells of the longest bar.
+const BAR: usize = 32;
+
+#[derive(Debug, Serialize)]
+struct Report {
+    kind: &'static str,
+    /// Bytes written to each OST.
+    size: u64,
+    seconds: f64,
+    delta: f64,
+    /// How many are chosen: the first ones of `osts`.
+    chosen: usize,
+    /// The fastest first; those that failed last.
+    osts: Vec<OstReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct OstReport {
+    index: u32,
+    name: String,
+    chosen: bool,
+    /// Bytes per second, and of a file over this OST and all before it.
+    bandwidth: Option<f64>,
+    aggregate: Option<f64>,
+    latency_ms: Option<f64>,
+    /// False where the page cache was in between.
+    direct: Option<bool>,
+    error: Option<String>,
+}
+
+pub fn run(args: &ProbeArgs) -> Result<Code> {
+    if !args.dir.is_dir() {
+        return Err(Failure::usage(format!(
+            "{} is not a directory; give a directory of the file system to probe",
+            args.dir.display()
+        )));
+    }
+    let provider = provider(args);
+    let osts = provider
+        .osts()
+        .map_err(|e| Failure::failed(e.to_string()))?;
+    let options = ProbeOptions {
+        size: args.size.0,
+        deadline: args.deadline.0,
+    };
+    let began = Instant::now();
+    let probed = ost::probe(&provider, &osts, options);
+    let report = Report {
+        seconds: began.elapsed().as_secs_f64(),
+        ..report(provider.kind(), probed, args)
+    };
+    if let Some(path) = &args.svg {
+        let bandwidths: Vec<f64> = report.osts.iter().filter_map(|o| o.bandwidth).collect();
+        let aggregate: Vec<f64> = report.osts.iter().filter_map(|o| o.aggregate).collect();
+        plot::probe(path, &bandwidths, &aggregate, report.chosen)
+            .map_err(|e| Failure::failed(format!("cannot draw {}: {e}", path.display())))?;
+    }
+    if args.json {
+        output::print_json(&report, true).map_err(super::output_failed)?;
+    } else {
+        output::print(&render(&report, Style::for_stdout())).map_err(super::output_failed)?;
+    }
+    Ok(match report.chosen {
+        0 => Code::Failed,
+        _ => Code::Ok,
+    })
+}
+
+fn provider(args: &ProbeArgs) -> Arc<dyn Provider> {
+    let paths: Vec<PathBuf> = match &args.ost[..] {
+        [] => vec![args.dir.clone()],
+        given => given.to_vec(),
+    };
+    Arc::new(Directories::new(paths))
+}
+
+fn report(kind: &'static str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
+    let bandwidth = |p: &Probed| p.result.as_ref().ok().map(|m| m.bandwidth);
+    let bandwidths: Vec<Option<f64>> = probed.iter().map(bandwidth).collect();
+    let choice = ost::select(&bandwidths, args.delta.0);
+    let failed = (0..probed.len()).filter(|n| !choice.order.contains(n));
+    let order: Vec<usize> = choice.order.iter().copied().chain(failed).collect();
+    let mut probed: Vec<Option<Probed>> = probed.into_iter().map(Some).collect();
+    let osts = order
+        .iter()
+        .enumerate()
+        .filter_map(|(place, n)| Some((place, probed[*n].take()?)))
+        .map(|(place, Probed { ost, result })| OstReport {
+            index: ost.index,
+            name: ost.name,
+            chosen: place < choice.chosen,
+            bandwidth: result.as_ref().ok().map(|m| m.bandwidth),
+            aggregate: choice.aggregate.get(place).copied(),
+            latency_ms: result.as_ref().ok().map(|m| m.latency.as_secs_f64() * 1e3),
+            direct: result.as_ref().ok().map(|m| m.direct),
+            error: result.err().map(|e| e.to_string()),
+        })
+        .collect();
+    Report {
+        kind,
+        size: args.size.0,
+        seconds: 0.0,
+        delta: args.delta.0,
+        chosen: choice.chosen,
+        osts,
+    }
+}
+
+fn render(report: &Report, style: Style) -> String {
+    let mut out = format!(
+        "{} of {} chosen, {} to each in {:.1} s\n\n",
+        style.bold(&units::count(report.chosen, "OST")),
+        report.osts.len(),
+        units::bytes(report.size),
+        report.seconds
+    );
+    let fastest = report.osts.first().and_then(|o| o.bandwidth).unwrap_or(1.0);
+    let rate = |b: Option<f64>| b.map_or_else(|| "-".into(), units::rate);
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("OST", Align::Right),
+        ("bandwidth", Align::Right),
+        ("first", Align::Right),
+        ("together", Align::Right),
+        ("", Align::Left),
+        ("name", Align::Left),
+    ]);
+    for ost in &report.osts {
+        let share = ost.bandwidth.unwrap_or(0.0) / fastest;
+        let bar = "█".repeat(((share * BAR as f64).round() as usize).min(BAR));
+        let cached = if ost.direct == Some(false) {
+            " (cached)"
+        } else {
+            ""
+        };
+        table.row([
+            if ost.chosen {
+                "*".into()
+            } else {
+                String::new()
+            },
+            ost.index.to_string(),
+            rate(ost.bandwidth),
+            ost.latency_ms
+                .map_or_else(|| "-".into(), |ms| format!("{ms:.1} ms")),
+            rate(ost.aggregate),
+            if ost.chosen {
+                style.green(&bar)
+            } else {
+                style.yellow(&bar)
+            },
+            format!("{}{cached}", plain(&ost.name)),
+        ]);
+    }
+    out.push_str(&table.render());
+    out.push_str("\n  * chosen; together: a file over this OST and all faster ones\n");
+    for error in report.osts.iter().filter_map(|o| o.error.as_ref()) {
+        out.push_str(&format!("  {}\n", style.red(&plain(error))));
+    }
+    if report.chosen == 0 {
+        out.push_str("  no OST can be used\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+    use flusher::ost::{Measured, Ost, OstError};
+    use std::time::Duration;
+
+    fn probed(index: u32, megabytes: Option<f64>) -> Probed {
+        let ost = Ost {
+            index,
+            name: format!("/osts/{index}"),
+        };
+        let result = match megabytes {
+            Some(megabytes) => Ok(Measured {
+                bandwidth: megabytes * 1e6,
+                latency: Duration::from_millis(3),
+                bytes: 16 << 20,
+                direct: true,
+            }),
+            None => {
+                let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+                Err(OstError::new(&ost, "making a file", full))
+            }
+        };
+        Probed { ost, result }
+    }
+
+    #[test]
+    fn the_chosen_come_first_and_the_broken_last_with_a_sentence() {
+        let words = ["forebay", "probe", "/"];
+        let Command::Probe(args) = Cli::parse_from(words).command else {
+            panic!("it is a probe");
+        };
+        let all = vec![
+            probed(0, Some(70.0)),
+            probed(1, None),
+            probed(2, Some(100.0)),
+            probed(3, Some(10.0)),
+        ];
+        let report = report("directories", all, &args);
+        let order: Vec<u32> = report.osts.iter().map(|o| o.index).collect();
+        assert_eq!((report.chosen, order), (2, vec![2, 0, 3, 1]));
+        let text = render(&report, Style::forced(false));
+        assert!(text.contains("OST 1 (/osts/1): making a file"), "{text}");
+        assert!(text.contains("free space on it"), "{text}");
+        assert!(text.starts_with("2 OSTs of 4 chosen"), "{text}");
+    }
+}
