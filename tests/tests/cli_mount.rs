@@ -252,7 +252,9 @@ impl Drop for Detach<'_> {
 #[test]
 fn help_has_examples() {
     let bay = Bay::new(Drain::Never);
-    for command in ["mount", "umount", "status", "drain", "layout", "recover"] {
+    for command in [
+        "mount", "umount", "status", "drain", "layout", "probe", "recover",
+    ] {
         let out = bay.run([command, "--help"]);
         assert_eq!(code(&out), OK);
         assert!(

@@ -1,0 +1,180 @@
+//! `forebay probe` on the simulated parallel file system: one directory for each OST, whose files
+//! are all on that OST.
+//!
+//! Checks S8.12.
+
+use forebay_tests::cli::{FAILED, OK, USAGE, assert_refused, code, str};
+use forebay_tests::prereq;
+use pfs_sim::layout::Wish;
+use pfs_sim::{Change, Failure, Sim, lov};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A PFS, and a directory on each of its OSTs.
+struct Pfs {
+    sim: Sim,
+    osts: Vec<PathBuf>,
+    /// Goes after the mounts in it.
+    root: tempfile::TempDir,
+}
+
+impl Pfs {
+    fn new(osts: usize, slow: Option<(&str, &str)>) -> Self {
+        prereq::mounting();
+        let root = tempfile::tempdir().expect("a directory");
+        let mount = root.path().join("pfs");
+        std::fs::create_dir(&mount).expect("mkdir");
+        let mut builder = Sim::builder().osts(osts).bandwidth("5M").jitter("2%");
+        if let Some((which, bandwidth)) = slow {
+            builder = builder.slow(which, bandwidth);
+        }
+        let sim = builder
+            .program(prereq::helper("pfs-sim"))
+            .start(&[&mount])
+            .expect("start pfs-sim");
+        let osts = (0..osts)
+            .map(|n| {
+                let dir = mount.join(format!("ost-{n}"));
+                std::fs::create_dir(&dir).expect("mkdir");
+                let one = lov::of_wish(&Wish {
+                    stripe_count: Some(1),
+                    start: Some(n),
+                    ..Wish::default()
+                });
+                forebay_tests::sys::set_xattr(&dir, lov::NAME, &one, 0).expect("set the layout");
+                dir
+            })
+            .collect();
+        Pfs { sim, osts, root }
+    }
+
+    fn command(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(prereq::forebay());
+        command
+            .arg("probe")
+            .arg(&self.sim.mounts()[0])
+            .args(options);
+        for ost in &self.osts {
+            command.arg("--ost").arg(ost);
+        }
+        command
+    }
+
+    fn probe(&self, options: &[&str]) -> Output {
+        self.command(options).output().expect("start forebay")
+    }
+
+    fn nothing_is_left(&self) {
+        for ost in &self.osts {
+            let place = ost.join(".forebay/subfiles");
+            let left = std::fs::read_dir(place).map_or(0, |entries| entries.count());
+            assert_eq!(left, 0, "files are left on {}", ost.display());
+        }
+    }
+}
+
+fn report(out: &Output) -> Value {
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
+}
+
+fn chosen(report: &Value) -> Vec<u64> {
+    let osts = report["osts"].as_array().expect("osts");
+    let chosen = osts.iter().filter(|ost| ost["chosen"] == true);
+    chosen
+        .map(|ost| ost["index"].as_u64().expect("a number"))
+        .collect()
+}
+
+/// Twelve slow ones of 156, as in the paper's figures 4 and 5; the bandwidths are scaled down to
+/// what the machine can do at once.
+#[test]
+fn of_156_osts_the_12_slow_ones_are_left_out() {
+    let slow = "3,17,29,41,58,66,79,90,101,123,140,155";
+    let pfs = Pfs::new(156, Some((slow, "2M")));
+    let out = pfs.probe(&["--size", "4MiB", "--json"]);
+    assert_eq!(code(&out), OK, "{out:?}");
+    let report = report(&out);
+    assert_eq!(report["chosen"], 144, "{report:#}");
+    let slow: Vec<u64> = slow
+        .split(',')
+        .map(|n| n.parse().expect("a number"))
+        .collect();
+    assert!(!chosen(&report).iter().any(|ost| slow.contains(ost)));
+    pfs.nothing_is_left();
+}
+
+/// Two nodes that probe at once see less of each target, and otherwise nothing of each other.
+#[test]
+fn two_probes_at_once() {
+    let pfs = Pfs::new(8, Some(("5", "500K")));
+    let start = || {
+        let mut command = pfs.command(&["--size", "2MiB", "--json"]);
+        command.stdout(std::process::Stdio::piped());
+        command.spawn().expect("start forebay")
+    };
+    let both = [start(), start()].map(|child| child.wait_with_output().expect("wait"));
+    for out in &both {
+        assert_eq!(code(out), OK, "{out:?}");
+        let mut chosen = chosen(&report(out));
+        chosen.sort_unstable();
+        assert_eq!(chosen, [0, 1, 2, 3, 4, 6, 7]);
+    }
+    pfs.nothing_is_left();
+}
+
+/// Each way in which an OST can fail has a sentence, and the others are chosen all the same.
+#[test]
+fn an_ost_that_fails_is_named() {
+    let pfs = Pfs::new(4, None);
+    for (failure, says) in [
+        (Failure::Eio, "the target or its network is broken"),
+        (Failure::Enospc, "it is full"),
+        (Failure::Edquot, "a quota is used up"),
+        (Failure::Erofs, "it is mounted read-only"),
+        (Failure::Hang, "it hangs"),
+    ] {
+        pfs.sim
+            .set(2, Change::default().fail(failure))
+            .expect("fail");
+        let out = pfs.probe(&["--size", "1MiB", "--deadline", "1s", "--json"]);
+        pfs.sim
+            .set(2, Change::default().fail(Failure::None))
+            .expect("mend");
+        assert_eq!(code(&out), OK, "{out:?}");
+        let report = report(&out);
+        let last = &report["osts"][3];
+        let error = last["error"].as_str().unwrap_or_default();
+        assert!(
+            error.contains("OST 2") && error.contains(says),
+            "{failure:?}: {report:#}"
+        );
+        assert_eq!(report["chosen"], 3);
+    }
+}
+
+#[test]
+fn the_table_the_picture_and_bad_arguments() {
+    let pfs = Pfs::new(3, Some(("1", "300K")));
+    let picture = pfs.root.path().join("probe.svg");
+    let out = pfs.probe(&["--size", "1MiB", "--svg", str(&picture)]);
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(code(&out), OK, "{said}");
+    assert!(said.starts_with("2 OSTs of 3 chosen"), "{said}");
+    let svg = std::fs::read_to_string(&picture).expect("the picture");
+    assert!(svg.contains("<svg") && svg.contains("Bandwidth of each OST"));
+
+    let run = |args: &[&str]| {
+        let out = Command::new(prereq::forebay())
+            .arg("probe")
+            .args(args)
+            .output();
+        out.expect("start forebay")
+    };
+    assert_refused(&run(&["/none"]), Some(USAGE), &["/none"]);
+    let missing = run(&["/", "--ost", "/not-mounted"]);
+    assert_eq!(code(&missing), FAILED);
+    let said = String::from_utf8_lossy(&missing.stdout).into_owned();
+    assert!(said.contains("is the target mounted?"), "{said}");
+    assert!(!Path::new("/not-mounted").exists());
+}
