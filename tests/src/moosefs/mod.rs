@@ -3,8 +3,8 @@
 //!
 //! Each target is a chunkserver with a label of its own (`A`, `B`, …) in a network namespace of
 //! its own. Everything the cluster keeps is below one temporary directory. Whatever happens to
-//! the test, its mounts, processes and namespaces are gone when the [`MooseFs`] is dropped; what
-//! a killed test program could not clear away, the next cluster does.
+//! the test, its mounts, processes and namespaces are gone when the [`MooseFs`] is dropped, and
+//! soon after the test program is killed.
 //!
 //! MooseFS' tools and `mfscli` talk to the master over the network, so they and every program
 //! that calls them must run in the cluster's network: [`MooseFs::enter`] for a command,
@@ -13,7 +13,7 @@
 //! A call into a mount whose target is away blocks. Make such calls on a thread that is not
 //! scoped: a scope would wait for it before the cluster is dropped, which is what ends it.
 
-mod daemon;
+mod keeper;
 mod net;
 mod place;
 
@@ -22,7 +22,7 @@ pub use place::{Copy, traces};
 use crate::wait::{LONG, wait_until};
 use crate::watchdog::Watchdog;
 use crate::{prereq, sys};
-use daemon::Daemon;
+use keeper::{Daemon, Keeper};
 use net::Network;
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -31,7 +31,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tempfile::TempDir;
 
 const MASTER_PORT: u16 = 19421;
 const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
@@ -49,7 +48,8 @@ pub struct MooseFs {
     targets: Vec<Mutex<Option<Daemon>>>,
     master: Option<Daemon>,
     network: Network,
-    root: TempDir,
+    keeper: Keeper,
+    root: PathBuf,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,22 +79,25 @@ impl MooseFs {
             (1..=26).contains(&targets),
             "a MooseFS cluster has one label per target: 1 to 26 targets, not {targets}"
         );
-        place::sweep();
-        let network = Network::new();
+        let tag = net::new_tag();
         let root = tempfile::Builder::new()
-            .prefix(&format!("{}-", network.tag()))
+            .prefix(&format!("{tag}-"))
             .tempdir()
-            .expect("create the cluster's directory");
+            .expect("create the cluster's directory")
+            .keep();
+        let keeper = Keeper::start(&root, &tag);
+        let network = Network::new(&keeper, &tag);
         let mut cluster = Self {
             mounts: Mutex::default(),
             targets: Vec::new(),
             master: None,
             network,
+            keeper,
             root,
         };
         cluster.start_master();
         for target in 0..targets {
-            cluster.network.add_target(target);
+            cluster.network.add_target(&cluster.keeper, target);
             cluster.configure_target(target);
             let daemon = cluster.spawn_target(target);
             cluster.targets.push(Mutex::new(Some(daemon)));
@@ -105,7 +108,7 @@ impl MooseFs {
 
     /// Where everything of this cluster is: mounts, logs, chunks.
     pub fn root(&self) -> &Path {
-        self.root.path()
+        &self.root
     }
 
     /// How the cluster's namespaces are named, at the beginning.
@@ -147,11 +150,12 @@ impl MooseFs {
         }
         let path = self.root().join("master.cfg");
         std::fs::write(&path, config).expect("write the master's settings");
-        let mut command = Command::new("mfsmaster");
-        command.arg("-f").arg("-c").arg(path).arg("start");
         let log = self.root().join("master.log");
-        let hub = self.network.hub_path();
-        self.master = Some(Daemon::spawn("the master", command, &hub, &log));
+        self.master = Some(self.keeper.spawn(
+            &["mfsmaster", "-f", "-c", text(&path), "start"],
+            &self.network.hub_path(),
+            &log,
+        ));
     }
 
     fn configure_target(&self, target: usize) {
@@ -178,12 +182,13 @@ impl MooseFs {
     }
 
     fn spawn_target(&self, target: usize) -> Daemon {
-        let mut command = Command::new("mfschunkserver");
         let config = self.root().join(format!("target{target}"));
-        command.arg("-f").arg("-c").arg(config).arg("start");
         let log = self.root().join(format!("target{target}.log"));
-        let namespace = self.network.target_path(target);
-        Daemon::spawn(&format!("target {target}"), command, &namespace, &log)
+        self.keeper.spawn(
+            &["mfschunkserver", "-f", "-c", text(&config), "start"],
+            &self.network.target_path(target),
+            &log,
+        )
     }
 
     /// Until the master knows these targets and the size of their disks: before that it has no
@@ -206,7 +211,7 @@ impl MooseFs {
     /// A daemon that nobody stopped must be running.
     fn check(&self) {
         for target in &self.targets {
-            if let Some(daemon) = lock(target).as_mut() {
+            if let Some(daemon) = lock(target).as_ref() {
                 daemon.check();
             }
         }
@@ -221,18 +226,15 @@ impl MooseFs {
     pub fn mount_with(&self, name: &str, options: &[&str]) -> PathBuf {
         let point = self.mount_point(name);
         std::fs::create_dir_all(&point).expect("create the mount point");
-        let mut command = Command::new("mfsmount");
-        command
-            .args(["-f", "-H", net::MASTER, "-P", &MASTER_PORT.to_string()])
-            .args(options.iter().flat_map(|option| ["-o", option]))
-            .arg(&point);
+        let port = MASTER_PORT.to_string();
+        let mut command = vec!["mfsmount", "-f", "-H", net::MASTER, "-P", &port];
+        command.extend(options.iter().flat_map(|option| ["-o", option]));
+        command.push(text(&point));
         let log = self.root().join(format!("mount-{name}.log"));
-        let hub = self.network.hub_path();
-        let what = format!("mfsmount {name}");
-        let mut daemon = Daemon::spawn(&what, command, &hub, &log);
+        let daemon = self.keeper.spawn(&command, &self.network.hub_path(), &log);
         let watchdog = Watchdog::new(point.clone(), MOUNT_LIMIT);
         watchdog.watch(Some(daemon.pid()));
-        wait_until(&what, LONG, || {
+        wait_until(&format!("mfsmount {name}"), LONG, || {
             daemon.check();
             sys::is_mounted(&point).then_some(())
         });
@@ -278,19 +280,19 @@ impl MooseFs {
 
     /// Writes to the target and reads from it pass at this rate; its neighbours are not touched.
     pub fn slow(&self, target: usize, mbit: u32) {
-        self.network.limit(target, mbit);
+        self.network.limit(&self.keeper, target, mbit);
     }
 
     pub fn unslow(&self, target: usize) {
-        self.network.unlimit(target);
+        self.network.unlimit(&self.keeper, target);
     }
 
     pub fn cut_link(&self, target: usize) {
-        self.network.link(target, false);
+        self.network.link(&self.keeper, target, false);
     }
 
     pub fn restore_link(&self, target: usize) {
-        self.network.link(target, true);
+        self.network.link(&self.keeper, target, true);
     }
 
     /// SIGSTOP: it is there and does not answer.
@@ -350,23 +352,11 @@ impl MooseFs {
 
 impl Drop for MooseFs {
     fn drop(&mut self) {
-        // Mounts first: their end fails the calls that still wait in them.
+        // Their watchdogs must be gone before the keeper takes the processes.
         for (name, mounted) in std::mem::take(&mut *lock(&self.mounts)) {
             take_down(&self.mount_point(&name), mounted);
         }
-        for target in &self.targets {
-            drop(lock(target).take());
-        }
-        drop(self.master.take());
-        // The master's helper process ends by itself when the master has.
-        let patience = std::time::Instant::now() + Duration::from_secs(10);
-        while !self.network.pids().is_empty() && std::time::Instant::now() < patience {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let left = self.network.pids();
-        if !left.is_empty() {
-            eprintln!("MooseFS processes that did not end: {left:?}");
-        }
+        // The keeper does the rest, and the mounts as well if a test is killed.
     }
 }
 
@@ -374,7 +364,7 @@ impl Drop for MooseFs {
 /// wait in a mount without a client. Detaching is for a mount that somebody still uses.
 fn take_down(point: &Path, mounted: Mounted) {
     drop(mounted.watchdog);
-    drop(mounted.daemon);
+    mounted.daemon.kill();
     match nix::mount::umount2(point, nix::mount::MntFlags::empty()) {
         Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
         Err(_) => {
@@ -398,16 +388,6 @@ fn settings(own: &[(&str, &str)]) -> String {
     text
 }
 
-/// Runs a system program; fails the test if it fails.
-fn run(command: &mut Command) -> String {
-    let out = command
-        .output()
-        .unwrap_or_else(|e| panic!("start {command:?}: {e}"));
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(
-        out.status.success(),
-        "{command:?} failed: {said}{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    said
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are plain text")
 }

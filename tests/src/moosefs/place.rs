@@ -1,10 +1,8 @@
 //! What MooseFS' own tools say: which targets are connected, which class pins a file, where its
 //! chunks are; and what a cluster left behind.
 
-use super::{MASTER_PORT, MooseFs, net, run};
-use crate::sys;
+use super::{MASTER_PORT, MooseFs, net, text};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A valid copy of one of a file's 64 MiB chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +16,9 @@ impl MooseFs {
     /// Runs a MooseFS tool in the cluster's network and returns what it printed. A tool that
     /// hangs is ended and fails the test.
     pub fn tool(&self, program: &str, args: &[&str]) -> String {
-        let mut command = Command::new("timeout");
-        command
-            .args(["--kill-after=1", "60", program])
-            .args(args)
-            .env("LC_ALL", "C");
-        self.enter(&mut command);
-        run(&mut command)
+        let net = format!("--net={}", self.network.hub_path().display());
+        let words = [&["nsenter", &net, program], args].concat();
+        self.keeper.run(&words)
     }
 
     /// The targets that the master has and knows the size of.
@@ -87,36 +81,6 @@ impl MooseFs {
         }
         copies
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test paths are plain text")
-}
-
-/// Clears away what test programs left that were killed: their daemons died with them.
-pub fn sweep() {
-    let temp = std::env::temp_dir();
-    for (point, owner) in mounts_below(&temp) {
-        if !Path::new(&format!("/proc/{owner}")).exists()
-            && let Err(e) = sys::detach(&point)
-        {
-            eprintln!("umount -l {}: {e}", point.display());
-        }
-    }
-    net::sweep();
-}
-
-/// MooseFS mounts of this harness and the process each was made by.
-fn mounts_below(dir: &Path) -> Vec<(PathBuf, u32)> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read mountinfo");
-    table
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .filter_map(|point| {
-            let root = Path::new(point).strip_prefix(dir).ok()?.iter().next()?;
-            Some((point.into(), net::owner(root.to_str()?)?))
-        })
-        .collect()
 }
 
 /// What is left of a cluster: namespaces, mounts and processes. `tag` and `root` are its own.
