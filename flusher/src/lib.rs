@@ -23,6 +23,7 @@
 
 mod drain;
 mod engine;
+pub mod ost;
 mod progress;
 mod retry;
 mod schedule;
