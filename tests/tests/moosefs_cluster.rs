@@ -109,7 +109,11 @@ fn blocks_and_heals(breaks: impl Fn(&MooseFs), repairs: impl Fn(&MooseFs)) {
     breaks(&cluster);
     let file = dirs[0].join("during");
     let write = write_in_background(file.clone(), data.clone());
-    write_synced(&dirs[1].join("neighbour"), &data).expect("write to the neighbour");
+    // Many times as long as the write would take.
+    for n in 0..8 {
+        let neighbour = dirs[1].join(format!("neighbour{n}"));
+        write_synced(&neighbour, &data).expect("write to the neighbour");
+    }
     assert!(still_waits(&write), "a write to a broken target ended");
     let start = Instant::now();
     repairs(&cluster);

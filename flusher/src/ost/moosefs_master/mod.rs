@@ -8,7 +8,8 @@
 //! whose chunkserver is away waits for that chunkserver, and no signal ends the wait: one dead
 //! target would hang the placement of files on all others. The tools also want a path, and the
 //! path of the backing leads into the overlay when that is mounted over it. Here a file is an
-//! open descriptor, and nothing waits longer than the limit.
+//! open descriptor, and no answer is waited for longer than the limit. (A client process that
+//! hangs altogether is another matter: every call into its mount waits, also those made here.)
 //!
 //! # Who answers
 //!
@@ -26,7 +27,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use wire::{Chunk, Copy, CopyState, Target};
+pub use wire::{Chunk, ChunkCopy, CopyState, Target};
 
 use mount::MasterInfo;
 use std::fs::File;

@@ -355,7 +355,7 @@ pub enum CopyState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct ChunkCopy {
     pub address: SocketAddrV4,
     pub state: CopyState,
 }
@@ -367,7 +367,7 @@ pub struct Chunk {
     pub index: u32,
     pub id: u64,
     pub version: u32,
-    pub copies: Vec<Copy>,
+    pub copies: Vec<ChunkCopy>,
 }
 
 impl Chunk {
@@ -423,7 +423,7 @@ pub fn chunk(body: &[u8], index: u32) -> Result<std::result::Result<Option<Chunk
             4 => CopyState::Invalid,
             other => CopyState::Unknown(other),
         };
-        copies.push(Copy { address, state });
+        copies.push(ChunkCopy { address, state });
     }
     let chunk = Chunk {
         index,
