@@ -86,17 +86,23 @@ fn a_slowed_target_is_slower_than_its_neighbour() {
     let mount = cluster.mount("client");
     let dirs = [0, 1].map(|target| cluster.pinned_dir(&mount, &format!("ost{target}"), target));
     let data = pattern(16 * MIB, 1);
+    let timed = |target: usize, name: &str| timed_write(&dirs[target].join(name), &data);
+    // The first write to a target finds everything cold.
+    timed(0, "warm");
+    timed(1, "warm");
     cluster.slow(0, 80);
-    let slow = timed_write(&dirs[0].join("slow"), &data);
-    let neighbour = timed_write(&dirs[1].join("free"), &data);
+    let slow = timed(0, "slow");
+    let neighbour = timed(1, "free");
     cluster.unslow(0);
-    let after = timed_write(&dirs[0].join("after"), &data);
+    let after = timed(0, "after");
     println!("slowed {slow:?}, its neighbour {neighbour:?}, no longer slowed {after:?}");
+    let at_that_rate = Duration::from_secs_f64(data.len() as f64 * 8.0 / 80e6);
+    assert!(slow > at_that_rate * 3 / 4, "slowed {slow:?}");
     assert!(
-        slow > neighbour * 2,
+        slow > neighbour * 4,
         "slowed {slow:?}, neighbour {neighbour:?}"
     );
-    assert!(slow > after * 2, "slowed {slow:?}, afterwards {after:?}");
+    assert!(slow > after * 4, "slowed {slow:?}, afterwards {after:?}");
 }
 
 /// Breaks target 0, shows that a write there waits while one to its neighbour ends, and repairs.
@@ -163,7 +169,9 @@ fn one_mount_per_target() {
     cluster.unmount("A");
     let result = write.recv_timeout(HEALING).expect("the write ends");
     let error = result.expect_err("its mount was taken away");
-    assert_eq!(error.raw_os_error(), Some(libc::ECONNABORTED));
+    // A call that was on its way, or one that came too late.
+    let gone = [Some(libc::ECONNABORTED), Some(libc::ENOTCONN)];
+    assert!(gone.contains(&error.raw_os_error()), "{error}");
     assert!(!sys::is_mounted(&mounts[0]) && sys::is_mounted(&mounts[1]));
 }
 

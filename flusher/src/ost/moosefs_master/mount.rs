@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+const FUSE_SUPER_MAGIC: libc::__fsword_t = 0x6573_5546;
 const MASTERINFO: &std::ffi::CStr = c".masterinfo";
 /// What the client gives its special file, and what its own tools look for.
 const MASTERINFO_INODE: u64 = 0x7fff_ffff;
@@ -26,7 +26,7 @@ pub fn is_fuse(dir: BorrowedFd<'_>) -> Result<bool> {
     }
     // SAFETY: the call succeeded, so the kernel filled it.
     let stat = unsafe { stat.assume_init() };
-    Ok(i64::from(stat.f_type) == FUSE_SUPER_MAGIC)
+    Ok(stat.f_type == FUSE_SUPER_MAGIC)
 }
 
 pub fn device(dir: BorrowedFd<'_>) -> Result<u64> {
