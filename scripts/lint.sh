@@ -7,7 +7,7 @@ CARGO=${CARGO:-cargo}
 
 $CARGO fmt --all -- --check
 $CARGO clippy --release --locked --workspace --all-targets --quiet -- -D warnings
-for script in .ci/run scripts/*.sh tests/demo/*.sh; do
+for script in .ci/run scripts/*.sh tests/demo/*.sh tests/src/moosefs/*.sh; do
     bash -n "$script"
 done
 echo "lint: clean"

@@ -12,6 +12,7 @@ pub mod daemon_log;
 pub mod kill;
 pub mod loopfs;
 pub mod model;
+pub mod moosefs;
 pub mod prereq;
 pub mod rng;
 pub mod status;

@@ -6,9 +6,14 @@
 //!
 //! A [`Provider`] knows one kind of parallel file system and nothing else: it lists the OSTs and
 //! makes a file whose bytes are all on one of them. Everything above it is the same for all.
+//!
+//! What it takes to talk to each: [`lustre_abi`] has Lustre's layouts as bytes and its list of
+//! OSTs as text, [`moosefs_master`] asks a MooseFS master for targets, classes and chunks.
 
 mod directories;
 mod error;
+pub mod lustre_abi;
+pub mod moosefs_master;
 mod probe;
 mod select;
 

@@ -1,0 +1,393 @@
+//! A real MooseFS cluster of one test: a master, targets that can be slowed, cut off, frozen and
+//! stopped one by one, and client mounts that any process can use.
+//!
+//! Each target is a chunkserver with a label of its own (`A`, `B`, …) in a network namespace of
+//! its own. Everything the cluster keeps is below one temporary directory. Whatever happens to
+//! the test, its mounts, processes and namespaces are gone when the [`MooseFs`] is dropped, and
+//! soon after the test program is killed.
+//!
+//! MooseFS' tools and `mfscli` talk to the master over the network, so they and every program
+//! that calls them must run in the cluster's network: [`MooseFs::enter`] for a command,
+//! [`MooseFs::inside`] for a function. Plain file access through a mount works from anywhere.
+//!
+//! A call into a mount whose target is away blocks. Make such calls on a thread that is not
+//! scoped: a scope would wait for it before the cluster is dropped, which is what ends it.
+
+mod keeper;
+mod net;
+mod place;
+
+pub use place::{Copy, traces};
+
+use crate::wait::{LONG, wait_until};
+use crate::watchdog::Watchdog;
+use crate::{prereq, sys};
+use keeper::{Daemon, Keeper};
+use net::Network;
+use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const MASTER_PORT: u16 = 19421;
+const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
+/// A test that hangs in a mount this long loses the mount.
+const MOUNT_LIMIT: Duration = Duration::from_secs(240);
+
+struct Mounted {
+    // Before the daemon: it must not fire while the mount is taken down.
+    watchdog: Watchdog,
+    daemon: Daemon,
+}
+
+pub struct MooseFs {
+    mounts: Mutex<BTreeMap<String, Mounted>>,
+    targets: Vec<Mutex<Option<Daemon>>>,
+    master: Option<Daemon>,
+    network: Network,
+    keeper: Keeper,
+    root: PathBuf,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Root, FUSE and Debian's MooseFS packages.
+pub fn prerequisites() {
+    prereq::mounting();
+    prereq::program("mfsmaster", "moosefs-master");
+    prereq::program("mfschunkserver", "moosefs-chunkserver");
+    prereq::program("mfsmount", "moosefs-client");
+    prereq::program("mfscli", "moosefs-cli");
+    prereq::program("ip", "iproute2");
+    prereq::program("tc", "iproute2");
+    assert!(
+        Path::new(EMPTY_METADATA).is_file(),
+        "{EMPTY_METADATA} is missing; install it: apt-get install --reinstall moosefs-master"
+    );
+}
+
+impl MooseFs {
+    /// A cluster of so many targets, all connected and ready to be written. Nothing is mounted.
+    pub fn start(targets: usize) -> Self {
+        prerequisites();
+        assert!(
+            (1..=26).contains(&targets),
+            "a MooseFS cluster has one label per target: 1 to 26 targets, not {targets}"
+        );
+        let tag = net::new_tag();
+        let root = tempfile::Builder::new()
+            .prefix(&format!("{tag}-"))
+            .tempdir()
+            .expect("create the cluster's directory")
+            .keep();
+        let keeper = Keeper::start(&root, &tag);
+        let network = Network::new(&keeper, &tag);
+        let mut cluster = Self {
+            mounts: Mutex::default(),
+            targets: Vec::new(),
+            master: None,
+            network,
+            keeper,
+            root,
+        };
+        cluster.start_master();
+        for target in 0..targets {
+            cluster.network.add_target(&cluster.keeper, target);
+            cluster.configure_target(target);
+            let daemon = cluster.spawn_target(target);
+            cluster.targets.push(Mutex::new(Some(daemon)));
+        }
+        cluster.wait_ready(&(0..targets).collect::<Vec<_>>());
+        cluster
+    }
+
+    /// Where everything of this cluster is: mounts, logs, chunks.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// How the cluster's namespaces are named, at the beginning.
+    pub fn tag(&self) -> &str {
+        self.network.tag()
+    }
+
+    pub fn targets(&self) -> usize {
+        self.targets.len()
+    }
+
+    pub fn label(&self, target: usize) -> char {
+        assert!(target < self.targets.len(), "there is no target {target}");
+        label(target)
+    }
+
+    /// `ADDRESS:PORT`, as MooseFS' tools name a target.
+    pub fn address(&self, target: usize) -> String {
+        format!("{}:{}", net::address(target), MASTER_PORT + 1)
+    }
+
+    fn start_master(&mut self) {
+        let data = self.root().join("master");
+        std::fs::create_dir(&data).expect("create the master's directory");
+        std::fs::copy(EMPTY_METADATA, data.join("metadata.mfs")).expect("copy the empty metadata");
+        let exports = self.root().join("exports.cfg");
+        std::fs::write(&exports, "* / rw,alldirs,admin,maproot=0:0\n").expect("write the exports");
+        let mut config = settings(&[
+            ("DATA_PATH", &data.to_string_lossy()),
+            ("EXPORTS_FILENAME", &exports.to_string_lossy()),
+            // The shortest round it accepts, and deletions that keep up with a test.
+            ("CHUNKS_LOOP_MIN_TIME", "60"),
+            ("CHUNKS_SOFT_DEL_LIMIT", "200"),
+            ("CHUNKS_HARD_DEL_LIMIT", "500"),
+        ]);
+        for (service, port) in [("ML", 19419), ("CS", 19420), ("CL", MASTER_PORT)] {
+            writeln!(config, "MATO{service}_LISTEN_HOST = {}", net::MASTER).expect("a string");
+            writeln!(config, "MATO{service}_LISTEN_PORT = {port}").expect("a string");
+        }
+        let path = self.root().join("master.cfg");
+        std::fs::write(&path, config).expect("write the master's settings");
+        let log = self.root().join("master.log");
+        self.master = Some(self.keeper.spawn(
+            &["mfsmaster", "-f", "-c", text(&path), "start"],
+            &self.network.hub_path(),
+            &log,
+        ));
+    }
+
+    fn configure_target(&self, target: usize) {
+        let at = |what: &str| self.root().join(format!("{what}{target}"));
+        let (data, disk) = (at("chunkserver"), at("disk"));
+        std::fs::create_dir(&data).expect("create the target's directory");
+        std::fs::create_dir(&disk).expect("create the target's disk");
+        let disks = at("disks");
+        std::fs::write(&disks, format!("{}\n", disk.display())).expect("write the list of disks");
+        let address = net::address(target);
+        let config = settings(&[
+            ("DATA_PATH", &data.to_string_lossy()),
+            ("HDD_CONF_FILENAME", &disks.to_string_lossy()),
+            ("LABELS", &label(target).to_string()),
+            ("BIND_HOST", &address),
+            ("MASTER_HOST", net::MASTER),
+            ("MASTER_PORT", "19420"),
+            ("MASTER_RECONNECTION_DELAY", "1"),
+            ("CSSERV_LISTEN_HOST", &address),
+            ("CSSERV_LISTEN_PORT", &(MASTER_PORT + 1).to_string()),
+            ("HDD_LEAVE_SPACE_DEFAULT", "64MiB"),
+        ]);
+        std::fs::write(at("target"), config).expect("write the target's settings");
+    }
+
+    fn spawn_target(&self, target: usize) -> Daemon {
+        let config = self.root().join(format!("target{target}"));
+        let log = self.root().join(format!("target{target}.log"));
+        self.keeper.spawn(
+            &["mfschunkserver", "-f", "-c", text(&config), "start"],
+            &self.network.target_path(target),
+            &log,
+        )
+    }
+
+    /// Until the master knows these targets and the size of their disks: before that it has no
+    /// room for a chunk.
+    pub fn wait_ready(&self, targets: &[usize]) {
+        wait_until(&format!("targets {targets:?} are ready"), LONG, || {
+            self.check();
+            let ready = self.connected();
+            targets.iter().all(|t| ready.contains(t)).then_some(())
+        });
+    }
+
+    /// Until the master has noticed that a target is away.
+    pub fn wait_lost(&self, target: usize) {
+        wait_until(&format!("the master misses target {target}"), LONG, || {
+            (!self.connected().contains(&target)).then_some(())
+        });
+    }
+
+    /// A daemon that nobody stopped must be running.
+    fn check(&self) {
+        for target in &self.targets {
+            if let Some(daemon) = lock(target).as_ref() {
+                daemon.check();
+            }
+        }
+    }
+
+    /// A client mount that every process of this machine can use.
+    pub fn mount(&self, name: &str) -> PathBuf {
+        self.mount_with(name, &[])
+    }
+
+    /// As `mount`, with mount options such as `mfstimeout=5`.
+    pub fn mount_with(&self, name: &str, options: &[&str]) -> PathBuf {
+        let point = self.mount_point(name);
+        std::fs::create_dir_all(&point).expect("create the mount point");
+        let port = MASTER_PORT.to_string();
+        let mut command = vec!["mfsmount", "-f", "-H", net::MASTER, "-P", &port];
+        command.extend(options.iter().flat_map(|option| ["-o", option]));
+        command.push(text(&point));
+        let log = self.root().join(format!("mount-{name}.log"));
+        let daemon = self.keeper.spawn(&command, &self.network.hub_path(), &log);
+        let watchdog = Watchdog::new(point.clone(), MOUNT_LIMIT);
+        watchdog.watch(Some(daemon.pid()));
+        wait_until(&format!("mfsmount {name}"), LONG, || {
+            daemon.check();
+            sys::is_mounted(&point).then_some(())
+        });
+        let mounted = Mounted { watchdog, daemon };
+        if let Some(old) = lock(&self.mounts).insert(name.to_owned(), mounted) {
+            drop(old);
+            panic!("there is a mount {name} already");
+        }
+        self.keep_one_copy(&point);
+        point
+    }
+
+    /// One client mount per target, named by its label: what hangs on one target then holds up
+    /// no other.
+    pub fn mount_many(&self) -> Vec<PathBuf> {
+        (0..self.targets.len())
+            .map(|target| self.mount(&label(target).to_string()))
+            .collect()
+    }
+
+    pub fn mount_point(&self, name: &str) -> PathBuf {
+        self.root().join("mnt").join(name)
+    }
+
+    /// The process behind a mount.
+    pub fn mount_pid(&self, name: &str) -> i32 {
+        let mounts = lock(&self.mounts);
+        let mounted = mounts.get(name);
+        mounted
+            .unwrap_or_else(|| panic!("there is no mount {name}"))
+            .daemon
+            .pid()
+    }
+
+    /// Takes a mount away, whatever still waits in it.
+    pub fn unmount(&self, name: &str) {
+        let mounted = lock(&self.mounts).remove(name);
+        take_down(
+            &self.mount_point(name),
+            mounted.unwrap_or_else(|| panic!("there is no mount {name}")),
+        );
+    }
+
+    /// Writes to the target and reads from it pass at this rate; its neighbours are not touched.
+    pub fn slow(&self, target: usize, mbit: u32) {
+        self.network.limit(&self.keeper, target, mbit);
+    }
+
+    pub fn unslow(&self, target: usize) {
+        self.network.unlimit(&self.keeper, target);
+    }
+
+    pub fn cut_link(&self, target: usize) {
+        self.network.link(&self.keeper, target, false);
+    }
+
+    pub fn restore_link(&self, target: usize) {
+        self.network.link(&self.keeper, target, true);
+    }
+
+    /// SIGSTOP: it is there and does not answer.
+    pub fn freeze(&self, target: usize) {
+        self.signal(target, Signal::SIGSTOP);
+    }
+
+    pub fn thaw(&self, target: usize) {
+        self.signal(target, Signal::SIGCONT);
+    }
+
+    fn signal(&self, target: usize, signal: Signal) {
+        match lock(&self.targets[target]).as_ref() {
+            Some(daemon) => daemon.signal(signal),
+            None => panic!("target {target} is stopped"),
+        }
+    }
+
+    /// A graceful stop; returns when its process has ended. (A killed chunkserver loses data.)
+    pub fn stop_target(&self, target: usize) {
+        let daemon = lock(&self.targets[target]).take();
+        daemon
+            .unwrap_or_else(|| panic!("target {target} is stopped already"))
+            .terminate();
+    }
+
+    /// Returns when the master has it again.
+    pub fn start_target(&self, target: usize) {
+        {
+            let mut slot = lock(&self.targets[target]);
+            assert!(slot.is_none(), "target {target} is running");
+            *slot = Some(self.spawn_target(target));
+        }
+        self.wait_ready(&[target]);
+    }
+
+    /// The command will run in the cluster's network, as a client there.
+    pub fn enter(&self, command: &mut Command) {
+        net::enter(command, &self.network.hub_path());
+    }
+
+    /// Runs `act` on a thread in the cluster's network; processes that it starts are there too.
+    pub fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let hub = self.network.hub_path();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                net::enter_thread(&hub).expect("enter the cluster's network");
+                act()
+            });
+            match thread.join() {
+                Ok(value) => value,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
+impl Drop for MooseFs {
+    fn drop(&mut self) {
+        // Their watchdogs must be gone before the keeper takes the processes.
+        for (name, mounted) in std::mem::take(&mut *lock(&self.mounts)) {
+            take_down(&self.mount_point(&name), mounted);
+        }
+        // The keeper does the rest, and the mounts as well if a test is killed.
+    }
+}
+
+/// Ends the client first: a plain unmount could wait for a target that is away, and nothing can
+/// wait in a mount without a client. Detaching is for a mount that somebody still uses.
+fn take_down(point: &Path, mounted: Mounted) {
+    drop(mounted.watchdog);
+    mounted.daemon.kill();
+    match nix::mount::umount2(point, nix::mount::MntFlags::empty()) {
+        Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
+        Err(_) => {
+            if let Err(e) = sys::detach(point) {
+                eprintln!("umount -l {}: {e}", point.display());
+            }
+        }
+    }
+}
+
+fn label(target: usize) -> char {
+    char::from(b'A' + u8::try_from(target).expect("at most 26 targets"))
+}
+
+fn settings(own: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    let common = [("WORKING_USER", "root"), ("WORKING_GROUP", "root")];
+    for (key, value) in common.iter().chain(own) {
+        writeln!(text, "{key} = {value}").expect("a string");
+    }
+    text
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are plain text")
+}

@@ -1,0 +1,117 @@
+//! What MooseFS' own tools say: which targets are connected, which class pins a file, where its
+//! chunks are; and what a cluster left behind.
+
+use super::{MASTER_PORT, MooseFs, net, text};
+use std::path::{Path, PathBuf};
+
+/// A valid copy of one of a file's 64 MiB chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// Which chunk of the file: 0 is the first.
+    pub chunk: u32,
+    pub target: usize,
+}
+
+impl MooseFs {
+    /// Runs a MooseFS tool in the cluster's network and returns what it printed. A tool that
+    /// hangs is ended and fails the test.
+    pub fn tool(&self, program: &str, args: &[&str]) -> String {
+        let net = format!("--net={}", self.network.hub_path().display());
+        let words = [&["nsenter", &net, program], args].concat();
+        self.keeper.run(&words)
+    }
+
+    /// The targets that the master has and knows the size of.
+    pub fn connected(&self) -> Vec<usize> {
+        let port = MASTER_PORT.to_string();
+        let said = self.tool(
+            "mfscli",
+            &["-H", net::MASTER, "-P", &port, "-SCS", "-s", "|"],
+        );
+        said.lines()
+            .map(|line| line.split('|').collect::<Vec<_>>())
+            .filter(|fields| fields.len() > 10 && fields[0] == "chunk servers:")
+            .filter(|fields| fields[10] != "0")
+            .filter_map(|fields| (0..self.targets()).find(|t| fields[1] == net::address(*t)))
+            .collect()
+    }
+
+    /// One copy of everything, and deleted means deleted.
+    pub(super) fn keep_one_copy(&self, mount: &Path) {
+        let mount = text(mount);
+        self.tool("mfssetgoal", &["1", mount]);
+        self.tool("mfssettrashtime", &["0", mount]);
+    }
+
+    /// A new directory whose files are all on one target, and nowhere else when it is full.
+    pub fn pinned_dir(&self, mount: &Path, name: &str, target: usize) -> PathBuf {
+        let class = format!("on-{}", self.label(target));
+        let listed = self.tool("mfsscadmin", &[text(mount), "list"]);
+        if !listed.lines().any(|line| line.trim() == class) {
+            let label = self.label(target).to_string();
+            self.tool(
+                "mfsscadmin",
+                &[text(mount), "create", "-m", "s", "-K", &label, &class],
+            );
+        }
+        let dir = mount.join(name);
+        std::fs::create_dir(&dir).expect("create a pinned directory");
+        self.tool("mfssetsclass", &[&class, text(&dir)]);
+        dir
+    }
+
+    /// Every valid copy of every chunk of a file, from `mfsfileinfo`.
+    pub fn chunks_of(&self, path: &Path) -> Vec<Copy> {
+        let said = self.tool("mfsfileinfo", &[text(path)]);
+        let mut copies = Vec::new();
+        let mut chunk = None;
+        for line in said.lines().map(str::trim_start) {
+            if let Some(rest) = line.strip_prefix("chunk ") {
+                let index = rest.split(':').next().and_then(|n| n.parse().ok());
+                chunk = Some(index.unwrap_or_else(|| panic!("a chunk without a number: {line}")));
+            } else if line.starts_with("copy ") && line.contains("status:VALID") {
+                let chunk = chunk.unwrap_or_else(|| panic!("a copy of no chunk:\n{said}"));
+                let target = (0..self.targets()).find(|t| {
+                    let address = format!(": {} ", self.address(*t));
+                    line.contains(&address)
+                });
+                let target = target.unwrap_or_else(|| panic!("a copy on no target: {line}"));
+                copies.push(Copy { chunk, target });
+            }
+        }
+        copies
+    }
+}
+
+/// What is left of a cluster: namespaces, mounts and processes. `tag` and `root` are its own.
+pub fn traces(tag: &str, root: &Path) -> Vec<String> {
+    let mut found: Vec<String> = net::namespaces(tag)
+        .into_iter()
+        .map(|name| format!("namespace {name}"))
+        .collect();
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read mountinfo");
+    found.extend(
+        table
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .filter(|point| Path::new(point).starts_with(root))
+            .map(|point| format!("mount {point}")),
+    );
+    for entry in std::fs::read_dir("/proc")
+        .expect("list processes")
+        .flatten()
+    {
+        let dir = entry.path();
+        let command = std::fs::read(dir.join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        let there = std::fs::read_link(dir.join("cwd")).is_ok_and(|cwd| cwd.starts_with(root));
+        if there || command.contains(text(root)) {
+            let pid = entry.file_name().to_string_lossy().into_owned();
+            found.push(format!("process {pid} {command}"));
+        }
+    }
+    if root.exists() {
+        found.push(format!("directory {}", root.display()));
+    }
+    found
+}
