@@ -291,6 +291,9 @@ pub struct ProbeArgs {
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
+    /// Do the work and say all in one line
+    #[arg(long, hide = true)]
+    pub worker: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,22 +1,28 @@
 //! `forebay probe`.
+//!
+//! The work is done by a process of its own (this program once more, with `--worker`): a thread
+//! that hangs in a file system keeps its process from ending, whatever signal it gets, and nobody
+//! shall wait for that. The worker says all it knows in one line.
 
 use crate::args::ProbeArgs;
 use crate::exit_codes::{Code, Failure, Result};
 use crate::output::table::{Align, Table};
 use crate::output::{self, Style, plain, plot};
 use crate::units;
-use flusher::ost::{self, Directories, ProbeOptions, Probed, Provider};
-use serde::Serialize;
+use flusher::ost::{self, Directories, OstError, ProbeOptions, Probed, Provider};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Cells of the longest bar.
 const BAR: usize = 32;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Report {
-    kind: &'static str,
+    kind: String,
     /// Bytes written to each OST.
     size: u64,
     seconds: f64,
@@ -27,7 +33,7 @@ struct Report {
     osts: Vec<OstReport>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct OstReport {
     index: u32,
     name: String,
@@ -48,20 +54,12 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
             args.dir.display()
         )));
     }
-    let provider = provider(args);
-    let osts = provider
-        .osts()
-        .map_err(|e| Failure::failed(e.to_string()))?;
-    let options = ProbeOptions {
-        size: args.size.0,
-        deadline: args.deadline.0,
-    };
-    let began = Instant::now();
-    let probed = ost::probe(&provider, &osts, options);
-    let report = Report {
-        seconds: began.elapsed().as_secs_f64(),
-        ..report(provider.kind(), probed, args)
-    };
+    if args.worker {
+        let outcome = measure(args).map_err(|e| e.to_string());
+        output::print_json(&outcome, false).map_err(super::output_failed)?;
+        return Ok(Code::Ok);
+    }
+    let report = ask_worker()?;
     if let Some(path) = &args.svg {
         let bandwidths: Vec<f64> = report.osts.iter().filter_map(|o| o.bandwidth).collect();
         let aggregate: Vec<f64> = report.osts.iter().filter_map(|o| o.aggregate).collect();
@@ -79,6 +77,41 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
     })
 }
 
+fn ask_worker() -> Result<Report> {
+    let cannot = |e: std::io::Error| Failure::failed(format!("cannot start the probe: {e}"));
+    let program = std::env::current_exe().map_err(cannot)?;
+    let mut worker = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--worker")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(cannot)?;
+    let mut line = String::new();
+    if let Some(said) = worker.stdout.take() {
+        BufReader::new(said).read_line(&mut line).map_err(cannot)?;
+    }
+    serde_json::from_str::<std::result::Result<Report, String>>(&line)
+        .map_err(|e| Failure::failed(format!("the probe broke off: {e}")))?
+        .map_err(Failure::failed)
+}
+
+fn measure(args: &ProbeArgs) -> std::result::Result<Report, OstError> {
+    let provider = provider(args);
+    let osts = provider.osts()?;
+    let options = ProbeOptions {
+        size: args.size.0,
+        deadline: args.deadline.0,
+    };
+    let began = Instant::now();
+    let probed = ost::probe(&provider, &osts, options);
+    Ok(Report {
+        seconds: began.elapsed().as_secs_f64(),
+        ..report(provider.kind(), probed, args)
+    })
+}
+
 fn provider(args: &ProbeArgs) -> Arc<dyn Provider> {
     let paths: Vec<PathBuf> = match &args.ost[..] {
         [] => vec![args.dir.clone()],
@@ -87,7 +120,7 @@ fn provider(args: &ProbeArgs) -> Arc<dyn Provider> {
     Arc::new(Directories::new(paths))
 }
 
-fn report(kind: &'static str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
+fn report(kind: &str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
     let bandwidth = |p: &Probed| p.result.as_ref().ok().map(|m| m.bandwidth);
     let bandwidths: Vec<Option<f64>> = probed.iter().map(bandwidth).collect();
     let choice = ost::select(&bandwidths, args.delta.0);
@@ -110,7 +143,7 @@ fn report(kind: &'static str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
         })
         .collect();
     Report {
-        kind,
+        kind: kind.into(),
         size: args.size.0,
         seconds: 0.0,
         delta: args.delta.0,
@@ -181,7 +214,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
-    use flusher::ost::{Measured, Ost, OstError};
+    use flusher::ost::{Measured, Ost};
     use std::time::Duration;
 
     fn probed(index: u32, megabytes: Option<f64>) -> Probed {
