@@ -175,7 +175,8 @@ impl MinimalFs {
     }
 
     fn look_through(&self, name: &OsStr) -> io::Result<Arc<Node>> {
-        let dir = self.through.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let missing = || io::Error::from_raw_os_error(libc::ENOENT);
+        let dir = self.through.as_ref().ok_or_else(missing)?;
         let file = File::open(dir.join(name))?;
         let size = file.metadata()?.len();
         let registered = Mutex::default();
