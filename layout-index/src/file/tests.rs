@@ -409,6 +409,25 @@ fn room_that_a_killed_daemon_did_not_use_is_given_back() {
     rig.drain_all();
 }
 
+/// Recovery itself may append, to say that an unlinked file's data is dropped: what it began is
+/// appended to from then on, and must not go the way of what it found.
+#[test]
+fn a_segment_that_recovery_began_is_kept() {
+    let mut rig = Rig::new();
+    rig.write(0, 5000);
+    rig.file().mark_unlinked().unwrap();
+    rig.crash();
+    rig.store().checkpoint().unwrap();
+    rig.model.clear();
+    for n in 0..8 {
+        rig.write(n * 1000, 1000);
+    }
+    rig.store().checkpoint().unwrap();
+    rig.check(ByteRange::new(0, SPACE), "after the checkpoint");
+    rig.crash();
+    rig.check(ByteRange::new(0, SPACE), "after another crash");
+}
+
 #[test]
 fn inspect_shows_the_store_without_opening_it() {
     let mut rig = Rig::new();

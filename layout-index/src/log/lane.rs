@@ -149,6 +149,7 @@ impl Lane {
     fn ready(&mut self, log: &Log, data: u64, room: Room) -> Result<Arc<Segment>> {
         let size = log.space.segment_size();
         if let Some(segment) = &self.segment {
+            debug_assert!(!segment.is_sealed(), "segment {} may be freed", segment.id);
             let fits = self.data_at + data <= size
                 && self.records_at + RECORD_LEN as u64 <= records_len(size);
             if fits {

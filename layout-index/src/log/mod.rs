@@ -143,12 +143,15 @@ impl Log {
         *self.inherited.lock() = segments;
     }
 
-    /// Gives back the room that an earlier daemon preallocated and never used.
-    pub fn give_back(&self) -> Result<()> {
-        for segment in self.segments() {
-            self.space.release(segment.seal()?);
+    /// Gives back the room that an earlier daemon preallocated and never used. Segments that are
+    /// being appended to are not touched; where it cannot be had, the room just stays taken.
+    pub fn give_back(&self) {
+        for segment in self.segments().iter().filter(|s| s.is_sealed()) {
+            match segment.seal() {
+                Ok(bytes) => self.space.release(bytes),
+                Err(error) => tracing::warn!(%error, "unused room of the log stays taken"),
+            }
         }
-        Ok(())
     }
 
     /// Takes no more appends: something other than the log failed for good.

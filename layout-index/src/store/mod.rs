@@ -98,13 +98,11 @@ impl Store {
         let log = Log::open(disk, log_dir, superblock.key, book)?;
         let shared = new_shared(log, index, options.index_memory / 2 / EXTENT_MEMORY);
         let recovered = recovery::recover(&shared)
+            .inspect(|_| shared.log.give_back())
             .and_then(|report| recovery::drop_unlinked(&shared).map(|()| report))
             // Files and store hold each other: without this the index would stay locked.
             .inspect_err(|_| shared.unpin_all());
         let report = recovered?;
-        if let Err(error) = shared.log.give_back() {
-            tracing::warn!(%error, "room that an earlier daemon did not use stays taken");
-        }
         let store = Store {
             shared,
             dir,
