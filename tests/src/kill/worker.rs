@@ -3,11 +3,16 @@
 use super::{Act, BLOCK, BLOCKS_PER_WORKER, MAX_SIZE, Note, SHARED, content};
 use crate::rng::Rng;
 use crate::sys;
+use crate::wait::wait_until;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// An answer of a living daemon would come long before.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Task {
     pub mount: PathBuf,
@@ -54,7 +59,11 @@ impl Worker {
                 act: act.clone(),
             })?;
             if let Err(e) = self.act(seq, &file, &act) {
-                return dead(e);
+                return if self.daemon_is_dead(&e) {
+                    Ok(())
+                } else {
+                    Err(e)
+                };
             }
             self.note(&Note::Done { seq })?;
             if let Err(e) = progress.write_all(b".") {
@@ -106,6 +115,20 @@ impl Worker {
         }
     }
 
+    /// The kernel answers EIO for a request that a thread of the daemon was just reading when it
+    /// was killed; the connection ends a moment later. Any other EIO is a finding.
+    fn daemon_is_dead(&self, error: &io::Error) -> bool {
+        if error.raw_os_error() == Some(libc::EIO) {
+            let nobody = format!("/proc/self/fd/{}/no-such-file", self.root.as_raw_fd());
+            wait_until("the daemon that answered EIO is dead", PATIENCE, || {
+                let asked = std::fs::symlink_metadata(&nobody);
+                asked.err().filter(tells_of_death)
+            });
+            return true;
+        }
+        tells_of_death(error)
+    }
+
     fn act(&mut self, seq: u64, name: &str, act: &Act) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}/{name}", self.root.as_raw_fd());
         if *act == Act::Unlink {
@@ -142,9 +165,9 @@ impl Worker {
 }
 
 /// The errors by which a dead daemon shows; anything else is a finding.
-fn dead(e: io::Error) -> io::Result<()> {
-    match e.raw_os_error() {
-        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECONNREFUSED) => Ok(()),
-        _ => Err(e),
-    }
+fn tells_of_death(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECONNREFUSED)
+    )
 }
