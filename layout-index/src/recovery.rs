@@ -7,6 +7,7 @@
 //! | between record and reply | the write |
 //! | between `Drained` and the next checkpoint | the extents come back from the index or the log and `Drained` removes them again |
 //! | during a merge | older or newer rows; replay from the older checkpoint ends in the same state |
+//! | while unused room is given back | the same records: only what lies behind the last of them is cut off |
 //! | power lost | records that no `Synced` record vouches for count only if their payload matches |
 //!
 //! A damaged record or payload in the durable part of the log is reported. Its bytes stay

@@ -1,4 +1,6 @@
 //! What the tests on real mounts share.
+
+// Each test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
 use pfs_sim::{Builder, Sim};
