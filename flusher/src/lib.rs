@@ -33,7 +33,7 @@ mod throttle;
 mod trouble;
 
 pub use progress::{FileError, Progress};
-pub use settings::{Policy, Settings};
+pub use settings::{Policy, Settings, Subfiles};
 
 use engine::Shared;
 use layout_index::{DiskFile, File, FileId, Store};

@@ -52,9 +52,53 @@ impl FromStr for Policy {
     }
 }
 
+/// Whether data goes to subfiles before it goes to the canonical file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subfiles {
+    /// Where another node writes the same file.
+    #[default]
+    Auto,
+    Always,
+    /// Always straight to the canonical file.
+    Never,
+}
+
+impl Subfiles {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Subfiles::Auto => "auto",
+            Subfiles::Always => "always",
+            Subfiles::Never => "never",
+        }
+    }
+}
+
+impl fmt::Display for Subfiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Subfiles {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        match s {
+            "auto" => Ok(Subfiles::Auto),
+            "always" => Ok(Subfiles::Always),
+            "never" => Ok(Subfiles::Never),
+            other => Err(format!(
+                "subfiles = \"{other}\" is not known; use auto, always or never"
+            )),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub policy: Policy,
+    pub subfiles: Subfiles,
     /// Unit of drain writes: aligned to the stripes of the canonical file.
     pub stripe: u64,
     /// Stripes written at once, over all files.
@@ -80,6 +124,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             policy: Policy::default(),
+            subfiles: Subfiles::default(),
             stripe: 1 << 20,
             concurrency: 4,
             rate_limit: None,

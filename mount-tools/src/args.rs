@@ -4,7 +4,8 @@
 use crate::exit_codes;
 use crate::units::{Fraction, Size, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use flusher::Policy;
+use flusher::ost::Kind;
+use flusher::{Policy, Subfiles};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -133,10 +134,35 @@ pub struct Keys {
     /// Directory that is overlaid [default: the mount point itself]
     #[arg(long, value_name = "DIR")]
     pub backing: Option<PathBuf>,
-    /// A storage target, one option for each. Shown in `status`; data is placed on targets once
-    /// subfiles exist. Today every byte drains to the file below, wherever its file system puts it
+    /// A storage target, one option for each: a directory on it (one mount per target)
     #[arg(long = "ost", value_name = "DIR")]
     pub ost: Vec<PathBuf>,
+    /// Who places files on storage targets: directories (those of --ost), lustre, moosefs, none,
+    /// or auto: directories if some are given, else what the backing is [default: auto]
+    #[arg(long, value_name = "KIND")]
+    pub ost_provider: Option<Kind>,
+    /// Whether data goes to subfiles on the fastest targets before it goes to the file below:
+    /// auto (when another node writes the same file), always, never [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub subfiles: Option<Subfiles>,
+    /// Targets that the subfiles of one file are dealt over [default: all that the probe chose]
+    #[arg(long, value_name = "N")]
+    pub subfile_width: Option<usize>,
+    /// Measure the targets, and use the fastest only; off uses all of them alike [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub probe: Option<Switch>,
+    /// Measure again when the last time is this long ago [default: 1h]
+    #[arg(long, value_name = "TIME")]
+    pub probe_age: Option<Span>,
+    /// How much a probe writes to each target [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub probe_size: Option<Size>,
+    /// A target that has not answered for this long is dropped [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    pub ost_deadline: Option<Span>,
+    /// And tried again after this long [default: 1m]
+    #[arg(long, value_name = "TIME")]
+    pub ost_retry: Option<Span>,
     /// Name of this node [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,

@@ -43,6 +43,14 @@ pub fn merge(command_line: Keys, file: Keys) -> Keys {
         store: c.store.or(f.store),
         backing: c.backing.or(f.backing),
         ost: if c.ost.is_empty() { f.ost } else { c.ost },
+        ost_provider: c.ost_provider.or(f.ost_provider),
+        subfiles: c.subfiles.or(f.subfiles),
+        subfile_width: c.subfile_width.or(f.subfile_width),
+        probe: c.probe.or(f.probe),
+        probe_age: c.probe_age.or(f.probe_age),
+        probe_size: c.probe_size.or(f.probe_size),
+        ost_deadline: c.ost_deadline.or(f.ost_deadline),
+        ost_retry: c.ost_retry.or(f.ost_retry),
         node: c.node.or(f.node),
         absorb: c.absorb.or(f.absorb),
         drain: c.drain.or(f.drain),
@@ -75,6 +83,14 @@ mod tests {
             store = "/nvme/forebay"
             backing = "/scratch"
             ost = ["/ost0", "/ost1"]
+            ost-provider = "directories"
+            subfiles = "always"
+            subfile-width = 4
+            probe = "on"
+            probe-age = "10m"
+            probe-size = "4MiB"
+            ost-deadline = "5s"
+            ost-retry = "30s"
             node = "n7"
             absorb = "off"
             drain = "on-close"
@@ -93,6 +109,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(keys.ost.len(), 2);
+        assert_eq!(keys.ost_provider, Some(flusher::ost::Kind::Directories));
+        assert_eq!(keys.subfiles, Some(flusher::Subfiles::Always));
         assert_eq!(keys.absorb, Some(Switch::Off));
         assert_eq!(keys.drain, Some(Policy::OnClose));
         assert_eq!(keys.drain_rate, Some(Size(0)));

@@ -3,7 +3,9 @@
 
 use crate::args::{Keys, MountArgs, Switch};
 use crate::exit_codes::{Failure, Result};
+use crate::units::Span;
 use crate::{checks, config};
+use flusher::ost::{Kind, OstSettings, ProbeOptions};
 use layout_index::SpaceOptions;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +20,8 @@ pub struct MountSettings {
     pub backing: PathBuf,
     pub store: PathBuf,
     pub osts: Vec<PathBuf>,
+    pub ost_provider: Kind,
+    pub targets: OstSettings,
     pub node: String,
     pub absorb: bool,
     pub drain: flusher::Settings,
@@ -86,6 +90,8 @@ impl MountSettings {
             options: options(&args.options, root)?,
             foreground: args.foreground,
             log_file,
+            ost_provider: keys.ost_provider.unwrap_or_default(),
+            targets: targets(&keys)?,
             osts,
             node,
             mount,
@@ -118,6 +124,7 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
     }
     Ok(flusher::Settings {
         policy: keys.drain.unwrap_or(default.policy),
+        subfiles: keys.subfiles.unwrap_or(default.subfiles),
         stripe,
         concurrency: within(
             "drain-concurrency",
@@ -129,6 +136,41 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
         verify: keys.verify.unwrap_or(default.verify),
         ..default
     })
+}
+
+fn targets(keys: &Keys) -> Result<OstSettings> {
+    let default = OstSettings::default();
+    let block = 1 << 20;
+    Ok(OstSettings {
+        probing: keys.probe != Some(Switch::Off),
+        probe: ProbeOptions {
+            size: within(
+                "probe-size",
+                keys.probe_size.map_or(default.probe.size, |s| s.0),
+                block,
+                u64::MAX,
+            )?,
+            ..default.probe
+        },
+        probe_age: keys.probe_age.map_or(default.probe_age, |s| s.0),
+        width: match keys.subfile_width {
+            Some(width) => Some(within("subfile-width", width, 1, usize::MAX)?),
+            None => None,
+        },
+        deadline: within_time("ost-deadline", keys.ost_deadline, default.deadline)?,
+        retry_after: within_time("ost-retry", keys.ost_retry, default.retry_after)?,
+        ..default
+    })
+}
+
+fn within_time(key: &str, given: Option<Span>, default: Duration) -> Result<Duration> {
+    match given {
+        Some(Span(time)) if time < Duration::from_millis(10) => Err(Failure::usage(format!(
+            "{key} = {time:?} is too short; the least is 10ms"
+        ))),
+        Some(Span(time)) => Ok(time),
+        None => Ok(default),
+    }
 }
 
 fn space(keys: &Keys) -> Result<SpaceOptions> {

@@ -13,6 +13,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const PLACE: [&str; 2] = [".forebay", "subfiles"];
@@ -60,6 +61,39 @@ fn beneath(dir: BorrowedFd<'_>, name: &str, flags: OFlag, mode: Mode) -> nix::Re
     openat2(dir, Path::new(name), how)
 }
 
+/// Opens a regular file with one name for reading and writing. What it is, is looked at before it
+/// is opened: opening a FIFO or a device can wait or act.
+pub(super) fn open_plain(dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
+    let seen = File::from(beneath(dir, name, OFlag::O_PATH, Mode::empty())?);
+    let meta = seen.metadata()?;
+    if !meta.is_file() || meta.nlink() != 1 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file with one name, so it is none of ours",
+        ));
+    }
+    let file = File::from(beneath(dir, name, OFlag::O_RDWR, Mode::empty())?);
+    let opened = file.metadata()?;
+    if (opened.dev(), opened.ino()) != (meta.dev(), meta.ino()) {
+        return Err(Errno::ESTALE.into());
+    }
+    Ok(file)
+}
+
+pub(super) fn names_in(dir: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let mut listing = nix::dir::Dir::from_fd(beneath(dir, ".", flags, Mode::empty())?)?;
+    let mut names = Vec::new();
+    for entry in listing.iter() {
+        // Ours are plain ASCII; what is not UTF-8 is none of ours.
+        match entry?.file_name().to_str() {
+            Ok("." | "..") | Err(_) => {}
+            Ok(name) => names.push(name.to_owned()),
+        }
+    }
+    Ok(names)
+}
+
 impl Provider for Directories {
     fn kind(&self) -> &'static str {
         "directories"
@@ -85,6 +119,18 @@ impl Provider for Directories {
             .and_then(|dir| Ok(beneath(dir.as_fd(), name, flags, mode)?))
             .map(File::from)
             .map_err(|e| OstError::new(ost, "making a file", e))
+    }
+
+    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
+        self.place(ost)
+            .and_then(|dir| open_plain(dir.as_fd(), name))
+            .map_err(|e| OstError::new(ost, "opening a file", e))
+    }
+
+    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
+        self.place(ost)
+            .and_then(|dir| names_in(dir.as_fd()))
+            .map_err(|e| OstError::new(ost, "listing its files", e))
     }
 
     fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {

@@ -16,15 +16,18 @@ pub mod lustre_abi;
 pub mod moosefs_master;
 mod probe;
 mod select;
+mod settings;
 
 pub use directories::Directories;
 pub use error::OstError;
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
+pub use settings::{Kind, OstSettings};
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 
 /// One storage target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +51,27 @@ pub trait Provider: Send + Sync + Debug {
     /// O_DIRECT.
     fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<File, OstError>;
 
+    /// Opens a file that [`Provider::create`] made, for reading and writing. What is there must be
+    /// a regular file with one name: anything else is refused as EINVAL, unopened.
+    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError>;
+
+    /// The names of all files on `ost` that [`Provider::create`] made, on any node, and that were
+    /// not removed.
+    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError>;
+
     /// Removes a file that [`Provider::create`] made. One that is gone already is no error.
     fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError>;
+
+    /// Flags to add when a canonical file is created, so that [`Provider::stripe`] can still
+    /// choose its place.
+    fn create_flags(&self) -> i32 {
+        0
+    }
+
+    /// Spreads `file`, a canonical file that has no bytes yet, over `osts` in units of `unit`
+    /// bytes. False where the file system has no such call or the file its place already: the
+    /// file is as good as any then, only not where it was wished.
+    fn stripe(&self, _file: BorrowedFd<'_>, _osts: &[Ost], _unit: u64) -> Result<bool, OstError> {
+        Ok(false)
+    }
 }

@@ -101,6 +101,14 @@ impl Provider for Hangs {
         self.below.create(ost, name, direct)
     }
 
+    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
+        self.below.open(ost, name)
+    }
+
+    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
+        self.below.list(ost)
+    }
+
     fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
         self.below.remove(ost, name)
     }
