@@ -109,8 +109,7 @@ impl File {
             life.forget(&self.shared, stripe.range, stripe.upto, &keep, mark);
             let drained = view.extents.iter().filter(|(_, e)| e.seq <= stripe.upto);
             return Ok(drained
-                .filter_map(|(s, e)| e.payload(*s))
-                .map(|(_, bytes)| bytes)
+                .map(|(s, e)| e.undrained(*s))
                 .sum());
         }
     }
