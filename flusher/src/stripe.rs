@@ -241,7 +241,7 @@ fn cannot_punch(error: &io::Error) -> bool {
 pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
-    fn slice(&mut self, len: usize) -> &mut [u8] {
+    pub fn slice(&mut self, len: usize) -> &mut [u8] {
         if self.0.len() < len + ALIGN {
             self.0 = vec![0; len + ALIGN];
         }
