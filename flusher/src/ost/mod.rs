@@ -5,13 +5,15 @@
 //! ```
 //!
 //! A [`Provider`] knows one kind of parallel file system and nothing else: it lists the OSTs and
-//! makes a file whose bytes are all on one of them. Everything above it is the same for all.
+//! makes a file whose bytes are all on one of them. Everything above it is the same for all. A
+//! [`Fleet`] keeps what is known of the OSTs while data is moved, and deals data over them.
 //!
 //! What it takes to talk to each: [`lustre_abi`] has Lustre's layouts as bytes and its list of
 //! OSTs as text, [`moosefs_master`] asks a MooseFS master for targets, classes and chunks.
 
 mod directories;
 mod error;
+mod fleet;
 pub mod lustre_abi;
 pub mod moosefs_master;
 mod probe;
@@ -20,6 +22,7 @@ mod settings;
 
 pub use directories::Directories;
 pub use error::OstError;
+pub use fleet::{Fleet, FleetStatus, InFlight, OstState, OstStatus};
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
 pub use settings::{Kind, OstSettings};

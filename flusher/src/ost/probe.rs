@@ -60,6 +60,17 @@ pub struct Probed {
 /// Probes all of `osts` at the same time; in their order. Takes little longer than the deadline,
 /// whatever they do.
 pub fn probe(provider: &Arc<dyn Provider>, osts: &[Ost], options: Options) -> Vec<Probed> {
+    probe_holding(provider, osts, options, |_| ())
+}
+
+/// The same; each OST's thread keeps what `hold` makes for it until it ends, which may be long
+/// after this has returned.
+pub(super) fn probe_holding<H: Send + 'static>(
+    provider: &Arc<dyn Provider>,
+    osts: &[Ost],
+    options: Options,
+    hold: impl Fn(&Ost) -> H,
+) -> Vec<Probed> {
     let began = Instant::now();
     let deadline = began + options.deadline;
     let block = Arc::new(Block::random());
@@ -67,12 +78,13 @@ pub fn probe(provider: &Arc<dyn Provider>, osts: &[Ost], options: Options) -> Ve
     let mut found: Vec<Option<Result<Measured, OstError>>> = Vec::new();
     for (n, ost) in osts.iter().enumerate() {
         let (provider, block, done) = (provider.clone(), block.clone(), done.clone());
-        let (this, run) = (ost.clone(), options);
+        let (this, run, held) = (ost.clone(), options, hold(ost));
         let spawned = std::thread::Builder::new()
             .name(format!("forebay-probe-{n}"))
             .stack_size(128 << 10)
             .spawn(move || {
                 let result = probe_one(&*provider, &this, &block, run.size, deadline);
+                drop(held);
                 // Nobody waits any more for one that hung.
                 if done.send((n, result)).is_err() {
                     tracing::debug!(ost = this.index, "a probe ended after its deadline");
