@@ -11,9 +11,7 @@
 use crate::engine::Shared;
 use crate::ost::{Fleet, Ost, OstError};
 use crate::sharing::Sharing;
-use layout_index::{
-    DiskFile, File, RealFile, Store, StoreError, Subfile, SubfileRow, Subfiles,
-};
+use layout_index::{DiskFile, File, RealFile, Store, StoreError, Subfile, SubfileRow, Subfiles};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -44,9 +42,7 @@ impl Targets {
         Targets {
             sharing: Sharing::new(backing, store.node(), id.trim_end_matches('-')),
             opener: Arc::new(Opener(fleet.clone())),
-            permits: Arc::new(Semaphore::new(
-                (UNITS_PER_OST * osts).clamp(4, MOST_UNITS),
-            )),
+            permits: Arc::new(Semaphore::new((UNITS_PER_OST * osts).clamp(4, MOST_UNITS))),
             leftovers: Mutex::default(),
             fleet,
         }

@@ -207,6 +207,29 @@ impl Flusher {
         verdict
     }
 
+    /// The last subfiles go with the last data, unless their OST takes too long.
+    fn remove_retired(&self) {
+        let Some(targets) = self.shared.targets.clone() else {
+            return;
+        };
+        let store = self.shared.store.clone();
+        let (done, ended) = std::sync::mpsc::channel();
+        let removing = std::thread::Builder::new()
+            .name("forebay-subfiles".into())
+            .spawn(move || {
+                housekeeping::remove_retired(&store, &targets);
+                drop(store);
+                if done.send(()).is_err() {
+                    tracing::debug!("subfiles were removed late");
+                }
+            });
+        match removing {
+            Ok(_) if ended.recv_timeout(GOODBYE).is_ok() => {}
+            Ok(_) => self.shared.abandoned.store(true, Ordering::Release),
+            Err(error) => tracing::warn!(%error, "the next start removes old subfiles"),
+        }
+    }
+
     fn stop(&self) {
         let Some(runtime) = self.runtime.lock().take() else {
             return;
@@ -228,6 +251,7 @@ impl Flusher {
             }
         }
         drop(schedule);
+        self.remove_retired();
         if !self.shared.stuck.is_empty() {
             self.shared.abandoned.store(true, Ordering::Release);
         }

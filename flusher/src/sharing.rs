@@ -7,14 +7,16 @@
 //! *Killed in between, or before the end of the life*: the name stays, and other nodes go on making
 //! subfiles that they could do without, until the next start of this store removes it.
 
+use crate::ost::{beneath, names_in};
 use layout_index::FileId;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 
 const PLACE: [&str; 2] = [".forebay", "files"];
 
@@ -23,6 +25,7 @@ pub(crate) struct Sharing {
     backing: OwnedFd,
     /// Of this node, in every file's directory.
     name: String,
+    announced: Mutex<HashSet<FileId>>,
 }
 
 impl Sharing {
@@ -30,11 +33,13 @@ impl Sharing {
         Sharing {
             backing,
             name: format!("{node}.{store}"),
+            announced: Mutex::default(),
         }
     }
 
     /// Says that this node writes the file. True when another one does too.
     pub fn announce(&self, id: FileId) -> io::Result<bool> {
+        self.announced.lock().insert(id);
         let mut dir = None;
         let [group, fid] = names_of(id);
         for name in PLACE.into_iter().chain([group.as_str(), fid.as_str()]) {
@@ -53,13 +58,19 @@ impl Sharing {
             flags,
             Mode::S_IRUSR | Mode::S_IWUSR,
         )?);
-        Ok(names_in(dir)?.iter().any(|name| *name != self.name))
+        Ok(names_in(dir.as_fd())?.iter().any(|name| *name != self.name))
     }
 
-    /// This node does not write the file any more.
+    /// This node does not write the file any more. Nothing to do where it never said so.
     pub fn retract(&self, id: FileId) -> io::Result<()> {
+        if !self.announced.lock().remove(&id) {
+            return Ok(());
+        }
         let [group, fid] = names_of(id);
-        let group = match self.files().and_then(|files| open_dir(files.as_fd(), &group)) {
+        let group = match self
+            .files()
+            .and_then(|files| open_dir(files.as_fd(), &group))
+        {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
@@ -73,9 +84,9 @@ impl Sharing {
             other => other?,
         };
         let keep: Vec<String> = dirty.iter().map(|id| id.to_string()).collect();
-        for group in names_in(files.try_clone()?)? {
+        for group in names_in(files.as_fd())? {
             let group = open_dir(files.as_fd(), &group)?;
-            for fid in names_in(group.try_clone()?)? {
+            for fid in names_in(group.as_fd())? {
                 if !keep.contains(&fid) {
                     self.remove_from(group.as_fd(), &fid)?;
                 }
@@ -107,26 +118,13 @@ impl Sharing {
 }
 
 fn names_of(id: FileId) -> [String; 2] {
-    [format!("{:02x}", (id.ino ^ id.birth) & 0xff), id.to_string()]
+    [
+        format!("{:02x}", (id.ino ^ id.birth) & 0xff),
+        id.to_string(),
+    ]
 }
 
 fn open_dir(dir: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
-    beneath(
-        dir,
-        name,
-        OFlag::O_RDONLY | OFlag::O_DIRECTORY,
-        Mode::empty(),
-    )
-}
-
-fn beneath(dir: BorrowedFd<'_>, name: &str, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
-    let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
-        .mode(mode)
-        .resolve(
-            ResolveFlag::RESOLVE_BENEATH
-                | ResolveFlag::RESOLVE_NO_SYMLINKS
-                | ResolveFlag::RESOLVE_NO_MAGICLINKS,
-        );
-    Ok(openat2(dir, Path::new(name), how)?)
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    Ok(beneath(dir, name, flags, Mode::empty())?)
 }

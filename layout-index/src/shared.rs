@@ -80,13 +80,23 @@ pub(crate) struct MaintenanceState {
 }
 
 /// The subfiles that lives refer to, by number.
-#[derive(Default)]
 pub(crate) struct SubfileBook {
     pub known: RwLock<HashMap<u32, Arc<Subfile>>>,
     /// Nothing refers to them any more: to be removed after the next sync of the log.
     pub retired: Mutex<Vec<Arc<Subfile>>>,
     pub next: AtomicU32,
     pub opener: RwLock<Option<Arc<dyn Subfiles>>>,
+}
+
+impl Default for SubfileBook {
+    fn default() -> Self {
+        SubfileBook {
+            known: RwLock::default(),
+            retired: Mutex::default(),
+            next: AtomicU32::new(1),
+            opener: RwLock::default(),
+        }
+    }
 }
 
 impl SubfileBook {

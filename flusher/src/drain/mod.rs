@@ -85,7 +85,10 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
     loop {
         tokio::select! {
             ended = &mut phase => {
-                return outcome(&file, scope, joined(ended).unwrap_or(Err(Halt::Stopping)));
+                let ended = joined(ended).unwrap_or(Err(Halt::Stopping));
+                let outcome = outcome(&file, scope, ended);
+                tidy(&shared, &file, outcome).await;
+                return outcome;
             }
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -101,6 +104,27 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
             });
             return Outcome::Failed;
         }
+    }
+}
+
+/// What the file does not need any more, in the store and in the shared directory.
+async fn tidy(shared: &Arc<Shared>, file: &Arc<File>, outcome: Outcome) {
+    let Some(targets) = shared.targets.clone() else {
+        return;
+    };
+    let file = file.clone();
+    let done = tokio::task::spawn_blocking(move || {
+        if outcome == Outcome::Clean {
+            if let Err(error) = targets.sharing.retract(file.id()) {
+                tracing::warn!(file = %file.id(), %error, "other nodes go on taking the file for shared");
+            }
+        } else if let Err(error) = file.retire_empty_subfiles() {
+            tracing::warn!(file = %file.id(), %error, "empty subfiles stay for now");
+        }
+    });
+    // The shared directory may hang, and nobody has to wait for this.
+    if tokio::time::timeout(LOOK, done).await.is_err() {
+        tracing::debug!("the shared directory takes its time");
     }
 }
 

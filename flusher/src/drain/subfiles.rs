@@ -477,10 +477,7 @@ impl Run {
             return Err(Halt::Stopping);
         }
         let permits = self.mover.targets.permits.clone();
-        let permit = permits
-            .acquire_owned()
-            .await
-            .map_err(|_| Halt::Stopping)?;
+        let permit = permits.acquire_owned().await.map_err(|_| Halt::Stopping)?;
         self.steps.spawn(self.mover.clone().place(batch, permit));
         while let Some(step) = self.steps.try_join_next() {
             self.take(joined(step).map_err(Halt::from)??);

@@ -49,7 +49,12 @@ impl Directories {
 }
 
 /// Opens one component without following anything out of `dir`.
-fn beneath(dir: BorrowedFd<'_>, name: &str, flags: OFlag, mode: Mode) -> nix::Result<OwnedFd> {
+pub(crate) fn beneath(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    flags: OFlag,
+    mode: Mode,
+) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
         .mode(mode)
@@ -80,7 +85,7 @@ pub(super) fn open_plain(dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-pub(super) fn names_in(dir: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+pub(crate) fn names_in(dir: BorrowedFd<'_>) -> io::Result<Vec<String>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
     let mut listing = nix::dir::Dir::from_fd(beneath(dir, ".", flags, Mode::empty())?)?;
     let mut names = Vec::new();

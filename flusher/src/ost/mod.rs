@@ -21,6 +21,7 @@ mod select;
 mod settings;
 
 pub use directories::Directories;
+pub(crate) use directories::{beneath, names_in};
 pub use error::OstError;
 pub use fleet::{Fleet, FleetStatus, InFlight, OstState, OstStatus};
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};

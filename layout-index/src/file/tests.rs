@@ -418,7 +418,11 @@ fn run(seed: u64, steps: usize) {
         "seed {seed}: live bytes of a clean store"
     );
     rig.remove_retired(false);
-    assert_eq!(rig.subfiles_there(), 0, "seed {seed}: subfiles of a clean store");
+    assert_eq!(
+        rig.subfiles_there(),
+        0,
+        "seed {seed}: subfiles of a clean store"
+    );
 }
 
 #[test]

@@ -48,7 +48,10 @@ pub fn encode_extent(extent: &Extent) -> [u8; VALUE_LEN] {
     match extent.place {
         Place::Log { unit, skip } => {
             v[16] = 1;
-            words(&mut v, [unit.segment, unit.offset, unit.len, unit.crc, skip]);
+            words(
+                &mut v,
+                [unit.segment, unit.offset, unit.len, unit.crc, skip],
+            );
         }
         Place::Zero => v[16] = 2,
         Place::Canonical => v[16] = 3,

@@ -50,8 +50,22 @@ impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
         let all = [
-            Write, Intro, Truncate, Zero, Mtime, Drained, Through, Trimmed, Clean, Unlinked,
-            Discard, Synced, Moved, Subfile, Subfiled, SubfileGone,
+            Write,
+            Intro,
+            Truncate,
+            Zero,
+            Mtime,
+            Drained,
+            Through,
+            Trimmed,
+            Clean,
+            Unlinked,
+            Discard,
+            Synced,
+            Moved,
+            Subfile,
+            Subfiled,
+            SubfileGone,
         ];
         all.into_iter().find(|k| *k as u8 == byte)
     }

@@ -11,7 +11,7 @@ use crate::file::File;
 use crate::index::Index;
 use crate::log::Log;
 use crate::recovery::{self, RecoveryReport};
-use crate::shared::{Entry, Shared};
+use crate::shared::{Entry, Shared, SubfileBook};
 use crate::space::{Space, SpaceBook, SpaceOptions};
 use crate::subfile::{Subfile, Subfiles};
 use crate::superblock::{FORMAT, ROCKSDB, Superblock};
@@ -260,6 +260,7 @@ impl Store {
             Some(failure) => Err(failure),
             None => crate::maintain::checkpoint(&self.shared),
         };
+        self.shared.log.close();
         self.lock.lock().take();
         result
     }
@@ -320,7 +321,7 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
         hot_limit: (hot_limit / 3).max(1024),
         behind: AtomicBool::new(false),
         maintenance: Default::default(),
-        subfiles: Default::default(),
+        subfiles: SubfileBook::default(),
     })
 }
 

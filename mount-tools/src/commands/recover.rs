@@ -108,7 +108,7 @@ fn drain(store: &Arc<Store>, bare: wiring::Bare, report: &mut Report) -> Result<
         verify: true,
         ..Settings::default()
     };
-    let flusher = Flusher::start(store.clone(), Arc::new(bare), settings)
+    let flusher = Flusher::start(store.clone(), Arc::new(bare), settings, None)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
     let bar = DrainBar::new();
     flusher.drain(Selection::All).wait_with(None, |progress| {

@@ -36,7 +36,7 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;
     let view = Arc::new(View(overlay.clone()));
-    let flusher = Flusher::start(store, view.clone(), settings.drain.clone())
+    let flusher = Flusher::start(store, view.clone(), settings.drain.clone(), None)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
     let mounted =
         forebay_fs::mount(overlay, &settings.mount, &mount_options(settings)).map_err(|e| {
