@@ -7,19 +7,27 @@
 //! A [`Provider`] knows one kind of parallel file system and nothing else: it lists the OSTs and
 //! makes a file whose bytes are all on one of them. Everything above it is the same for all.
 //!
-//! What it takes to talk to each: [`lustre_abi`] has Lustre's layouts as bytes and its list of
+//! [`provider`] chooses one by what was asked for and what the backing is. What it takes to talk
+//! to each: `place` walks to the files below a directory, [`lustre_abi`] has Lustre's layouts as bytes and its list of
 //! OSTs as text, [`moosefs_master`] asks a MooseFS master for targets, classes and chunks.
 
+mod auto;
 mod directories;
 mod error;
+mod lustre;
 pub mod lustre_abi;
+mod moosefs;
 pub mod moosefs_master;
+mod place;
 mod probe;
 mod select;
 mod settings;
 
+pub use auto::{ProviderError, check, provider};
 pub use directories::Directories;
 pub use error::OstError;
+pub use lustre::Lustre;
+pub use moosefs::MooseFs;
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
 pub use settings::{Kind, OstSettings};
