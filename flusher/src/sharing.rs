@@ -7,7 +7,7 @@
 //! *Killed in between, or before the end of the life*: the name stays, and other nodes go on making
 //! subfiles that they could do without, until the next start of this store removes it.
 
-use crate::ost::{beneath, names_in};
+use crate::ost::{beneath, entries};
 use layout_index::FileId;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -58,7 +58,7 @@ impl Sharing {
             flags,
             Mode::S_IRUSR | Mode::S_IWUSR,
         )?);
-        Ok(names_in(dir.as_fd())?.iter().any(|name| *name != self.name))
+        Ok(entries(dir.as_fd())?.iter().any(|e| e.name != self.name))
     }
 
     /// This node does not write the file any more. Nothing to do where it never said so.
@@ -84,11 +84,11 @@ impl Sharing {
             other => other?,
         };
         let keep: Vec<String> = dirty.iter().map(|id| id.to_string()).collect();
-        for group in names_in(files.as_fd())? {
-            let group = open_dir(files.as_fd(), &group)?;
-            for fid in names_in(group.as_fd())? {
-                if !keep.contains(&fid) {
-                    self.remove_from(group.as_fd(), &fid)?;
+        for group in entries(files.as_fd())? {
+            let group = open_dir(files.as_fd(), &group.name)?;
+            for fid in entries(group.as_fd())? {
+                if !keep.contains(&fid.name) {
+                    self.remove_from(group.as_fd(), &fid.name)?;
                 }
             }
         }

@@ -33,6 +33,7 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
         store: store.clone(),
         absorb: settings.absorb,
         ttl: settings.attr_timeout,
+        placement: None,
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;
     let view = Arc::new(View(overlay.clone()));
