@@ -9,7 +9,7 @@
 //! are never touched.
 
 use crate::engine::Shared;
-use crate::ost::{Fleet, Ost, OstError};
+use crate::ost::{Fleet, Ost, OstError, Provider};
 use crate::sharing::Sharing;
 use layout_index::{DiskFile, File, RealFile, Store, StoreError, Subfile, SubfileRow, Subfiles};
 use parking_lot::Mutex;
@@ -41,7 +41,7 @@ impl Targets {
         let id = store.subfile_prefix();
         Targets {
             sharing: Sharing::new(backing, store.node(), id.trim_end_matches('-')),
-            opener: Arc::new(Opener(fleet.clone())),
+            opener: Arc::new(Opener::new(fleet.provider().clone())),
             permits: Arc::new(Semaphore::new((UNITS_PER_OST * osts).clamp(4, MOST_UNITS))),
             leftovers: Mutex::default(),
             fleet,
@@ -50,12 +50,18 @@ impl Targets {
 }
 
 /// Opens subfiles for the store.
-pub(crate) struct Opener(Arc<Fleet>);
+pub struct Opener(Arc<dyn Provider>);
+
+impl Opener {
+    pub fn new(provider: Arc<dyn Provider>) -> Opener {
+        Opener(provider)
+    }
+}
 
 impl Subfiles for Opener {
     /// OSTs may have been given in another order this time, so their names count first.
     fn open(&self, row: &SubfileRow) -> io::Result<Arc<dyn DiskFile>> {
-        let provider = self.0.provider();
+        let provider = &self.0;
         let osts = provider.osts().map_err(|e| e.source)?;
         let named = osts.iter().find(|ost| ost.name == row.ost_name);
         let ost = named.or_else(|| osts.iter().find(|ost| ost.index == row.ost));

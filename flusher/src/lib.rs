@@ -34,6 +34,7 @@ mod stripe;
 mod throttle;
 mod trouble;
 
+pub use housekeeping::Opener;
 pub use progress::{FileError, Progress};
 pub use settings::{Policy, Settings, Subfiles};
 

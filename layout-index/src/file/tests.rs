@@ -565,7 +565,7 @@ fn a_segment_that_recovery_began_is_kept() {
 fn inspect_shows_the_store_without_opening_it() {
     let mut rig = Rig::new();
     rig.write(0, 5000);
-    let seen = Store::inspect(&rig.dir.path().join("store"), true).unwrap();
+    let seen = Store::inspect(&rig.dir.path().join("store"), true, None).unwrap();
     assert_eq!(
         (seen.files.len(), seen.undrained, seen.files[0].size),
         (1, 5000, 5000)
