@@ -50,7 +50,6 @@ fn advice(error: &io::Error) -> &'static str {
             "; the daemon's user may not write there: change owner or mode"
         }
         Some(libc::ENOTDIR) => "; name a directory of the target",
-        Some(libc::ELOOP) => "; a link stands where Forebay needs a directory: remove it",
         Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ESTALE | libc::ENODEV) => {
             "; its mount is broken: mount the target again"
         }

@@ -143,6 +143,8 @@ fn no_list(root: &Path, fsname: &str) -> io::Error {
 fn settle(file: &File, wish: &[u8], ost: u32) -> io::Result<()> {
     attribute::set(file.as_fd(), wish).map_err(|e| match e.raw_os_error() {
         Some(libc::EOPNOTSUPP) => io::Error::other(NOT_LUSTRE),
+        // Its own meaning: elsewhere EINVAL stands for a missing O_DIRECT.
+        Some(libc::EINVAL) => io::Error::other(REFUSED),
         _ => e,
     })?;
     let osts = layout(file.as_fd())?.map(|layout| layout.osts());
@@ -160,6 +162,9 @@ fn settle(file: &File, wish: &[u8], ost: u32) -> io::Result<()> {
 
 const NOT_LUSTRE: &str = "the file system does not take Lustre's layouts: choose another \
                           --ost-provider, or name the OSTs as directories (--ost)";
+
+const REFUSED: &str = "Lustre refuses to place a file there: is the OST gone, or switched off on \
+                       the metadata server?";
 
 /// `None` for a file that has no objects yet.
 fn layout(file: BorrowedFd<'_>) -> io::Result<Option<Layout>> {

@@ -64,15 +64,15 @@ impl<'a> Place<'a> {
         let mut passed = Vec::new();
         for step in self.steps() {
             let at = dir.as_ref().map_or(self.top, |dir| dir.as_fd());
-            let next = match beneath(at, step, DIRECTORY, Mode::empty()) {
-                Err(Errno::ENOENT) => {
+            let next = match step_down(at, step)? {
+                Some(next) => next,
+                None => {
                     match mkdirat(at, step, Mode::S_IRWXU) {
                         Ok(()) | Err(Errno::EEXIST) => {}
                         Err(e) => return Err(e.into()),
                     }
-                    beneath(at, step, DIRECTORY, Mode::empty())?
+                    step_down(at, step)?.ok_or(Errno::ENOENT)?
                 }
-                other => other?,
             };
             let next = File::from(next);
             let meta = next.metadata()?;
@@ -134,12 +134,25 @@ impl<'a> Place<'a> {
     fn find(&self) -> io::Result<Option<OwnedFd>> {
         let mut dir = self.top.try_clone_to_owned()?;
         for step in self.steps() {
-            dir = match beneath(dir.as_fd(), step, DIRECTORY, Mode::empty()) {
-                Err(Errno::ENOENT) => return Ok(None),
-                other => other?,
-            };
+            match step_down(dir.as_fd(), step)? {
+                Some(next) => dir = next,
+                None => return Ok(None),
+            }
         }
         Ok(Some(dir))
+    }
+}
+
+/// `None` where it is missing.
+fn step_down(dir: BorrowedFd<'_>, step: &str) -> io::Result<Option<OwnedFd>> {
+    match beneath(dir, step, DIRECTORY, Mode::empty()) {
+        Ok(next) => Ok(Some(next)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(Errno::ENOTDIR | Errno::ELOOP) => Err(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            format!("a file or a link stands where its directory {step} must be: remove it"),
+        )),
+        Err(e) => Err(e.into()),
     }
 }
 
