@@ -37,7 +37,7 @@ const PROBE_WEIGHT: f64 = 2.5;
 /// two rates are far apart otherwise) ...
 const WINDOW: f64 = 0.25;
 const WINDOW_BYTES: u64 = 4 << 20;
-const WINDOW_FLIGHTS: u64 = 4;
+const WINDOW_FLIGHTS: u64 = 8;
 /// ... or it is this long: a slow OST is not waited for any longer.
 const LONG_WINDOW: f64 = 2.0;
 /// A smaller mean I/O measures latency.
