@@ -21,6 +21,7 @@
 //! long (a hung PFS) they are abandoned: their bytes stay in the log as undrained, and the next
 //! mount drains them again.
 
+pub mod domain;
 mod drain;
 mod engine;
 mod housekeeping;
