@@ -85,6 +85,11 @@ impl Subfile {
         self.live.load(Ordering::Acquire)
     }
 
+    /// How far it has grown, as far as this daemon knows.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail.lock().unwrap_or(0)
+    }
+
     pub(crate) fn add_live(&self, bytes: u64) {
         self.live.fetch_add(bytes, Ordering::AcqRel);
     }

@@ -30,6 +30,9 @@ use std::time::Duration;
 /// How often a phase is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// A file that is never clean still gives back what its subfiles held, when they are this large.
+const RETIRE_AT: u64 = 256 << 20;
+
 /// The runtime is going away; nothing is wrong with the file.
 struct Stopping;
 
@@ -118,7 +121,7 @@ async fn tidy(shared: &Arc<Shared>, file: &Arc<File>, outcome: Outcome) {
             if let Err(error) = targets.sharing.retract(file.id()) {
                 tracing::warn!(file = %file.id(), %error, "other nodes go on taking the file for shared");
             }
-        } else if let Err(error) = file.retire_empty_subfiles() {
+        } else if let Err(error) = file.retire_empty_subfiles(RETIRE_AT) {
             tracing::warn!(file = %file.id(), %error, "empty subfiles stay for now");
         }
     });

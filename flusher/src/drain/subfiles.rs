@@ -205,7 +205,10 @@ impl Mover {
             let write = tokio::task::spawn_blocking(move || mover.write(&batch, &ost));
             match timeout(fleet.settings().deadline, write).await.map(joined) {
                 Ok(Ok(Ok(Some(placed)))) => return Ok(Step::Placed(placed)),
-                Ok(Ok(Ok(None))) => return Ok(Step::Dropped),
+                // Unlinked or truncated away meanwhile.
+                Ok(Ok(Ok(None) | Err(Refused::Store(StoreError::Clean)))) => {
+                    return Ok(Step::Dropped);
+                }
                 Ok(Ok(Err(Refused::Ost(error)))) => {
                     tracing::warn!(name = %self.name, "{error}");
                     // The user's, wherever the bytes go: the canonical file will say so.

@@ -136,10 +136,11 @@ impl File {
         Ok(moved)
     }
 
-    /// Lets go of subfiles of this life that nothing refers to. Not while bytes are on their way
-    /// to one of them.
-    pub fn retire_empty_subfiles(&self) -> Result<()> {
-        for subfile in self.subfiles().iter().filter(|s| s.live() == 0) {
+    /// Lets go of subfiles of this life that nothing refers to and that have grown to `size`. Not
+    /// while bytes are on their way to one of them.
+    pub fn retire_empty_subfiles(&self, size: u64) -> Result<()> {
+        let of_no_use = |s: &&Arc<Subfile>| s.live() == 0 && s.tail() >= size;
+        for subfile in self.subfiles().iter().filter(of_no_use) {
             let _held = self.hold_range(ByteRange { start: 0, end: 0 });
             let Some(no) = self.life_no() else {
                 return Ok(());

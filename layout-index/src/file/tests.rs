@@ -368,7 +368,7 @@ fn run(seed: u64, steps: usize) {
                 }
                 rig.file().subfiled(&done).unwrap();
                 if rng.random_bool(0.5) {
-                    rig.file().retire_empty_subfiles().unwrap();
+                    rig.file().retire_empty_subfiles(0).unwrap();
                 }
                 rig.remove_retired(false);
                 format!("subfile {} units", done.len())
