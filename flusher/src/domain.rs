@@ -11,7 +11,7 @@
 //! of *n*, each object has one domain and its lock is asked for once. If *D* is a multiple of *n*,
 //! each object is shared by a group of *D* / *n* domains that meet on no other. With any other *D*
 //! groups overlap, and where the two have no factor in common every domain meets every other on
-//! every object (Nisar et al.: 49 delegates on 48 servers write at a fraction of the speed of 48).
+//! every object (Nisar et al.: 49 delegates on 48 servers are much slower than 48).
 //!
 //! Pure arithmetic: who owns a domain, and for how long, is decided elsewhere.
 

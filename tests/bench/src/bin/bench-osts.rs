@@ -68,7 +68,7 @@ struct Cli {
     /// The forebay binary; the one beside this program unless given
     #[arg(long)]
     forebay: Option<PathBuf>,
-    /// A further argument of `forebay mount`, such as --drain=on-close; may be repeated
+    /// Another argument of `forebay mount`, such as --drain=on-close; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     forebay_arg: Vec<String>,
     /// Write every sample to this file
@@ -128,6 +128,10 @@ impl Cli {
         if !self.size.is_multiple_of(UNIT) {
             return bad(format!("--size {} is not a multiple of 1M", self.size));
         }
+        if !self.dir.is_dir() {
+            let dir = self.dir.display();
+            return bad(format!("--dir {dir} is no directory; give one on a disk"));
+        }
         if self.cases.is_empty() || self.delegates.is_empty() {
             return bad("--cases and --delegates need at least one value".into());
         }
@@ -144,15 +148,19 @@ impl Cli {
 fn machine(cli: &Cli) -> io::Result<String> {
     let machine = Machine::look(&cli.dir, cli.runs as usize, 1.0)?;
     let load = std::fs::read_to_string("/proc/loadavg")?;
-    let load = load.split(' ').next().unwrap_or("?");
+    let load = load.split(' ').next().unwrap_or_default();
+    let busy = load
+        .parse::<f64>()
+        .is_ok_and(|load| load > machine.processors as f64 / 2.0);
     Ok(format!(
-        "{} runs each, interleaved, seed {}; OSTs of {} MiB/s, jitter {JITTER}; file of {} MiB; {} cores, load \
-         average {load} before the run.",
+        "{} runs each, interleaved, seed {}; OSTs of {} MiB/s, jitter {JITTER}; file of {} MiB; {} cores, load average \
+         {load} before the run{}.",
         machine.rounds,
         cli.seed,
         cli.bandwidth >> 20,
         cli.size >> 20,
-        machine.processors
+        machine.processors,
+        if busy { " (busy: **provisional**)" } else { "" }
     ))
 }
 

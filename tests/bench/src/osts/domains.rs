@@ -16,7 +16,7 @@ use std::io;
 pub const OSTS: u32 = 8;
 
 /// What a delegate may have on the way to each OST. Few enough that the file goes out in rounds,
-/// as from a drain that writes and syncs; enough that four delegates keep eight OSTs busy.
+/// as from a drain that writes and syncs; enough that four delegates nearly keep eight OSTs busy.
 const WRITE_BEHIND: u64 = 2 * UNIT;
 
 #[derive(Clone, Debug)]

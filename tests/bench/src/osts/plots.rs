@@ -83,57 +83,103 @@ pub fn lock_moves(path: &Path, samples: &[domains::Sample]) -> Done {
     Ok(())
 }
 
+/// Column `n` is around `n` on the horizontal axis.
 fn panel(area: &Area<'_>, title: &str, columns: &[Column]) -> Done {
     let highest = columns.iter().flat_map(|column| &column.values);
     let top = highest.copied().fold(1.0, f64::max) * 1.1;
+    let right = columns.len().max(1) as f64 - 0.5;
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(32)
         .y_label_area_size(56)
-        .build_cartesian_2d((0..columns.len().max(1)).into_segmented(), 0f64..top)?;
-    let name = |value: &SegmentValue<usize>| match value {
-        SegmentValue::CenterOf(n) => columns.get(*n).map_or("", |column| &column.name).to_owned(),
-        _ => String::new(),
+        .build_cartesian_2d(-0.5..right, 0.0..top)?;
+    let name = |x: &f64| {
+        let column = columns.get(x.round() as usize);
+        let named = column.filter(|_| *x >= 0.0 && x.fract() == 0.0);
+        named.map_or_else(String::new, |column| column.name.clone())
     };
     chart
         .configure_mesh()
         .disable_x_mesh()
-        .x_labels(columns.len().max(1))
+        .light_line_style(TRANSPARENT)
+        .x_labels(2 * columns.len() + 1)
         .x_label_formatter(&name)
+        .y_label_formatter(&|y| format!("{y:.0}"))
         .draw()?;
-
-    // Finer than whole columns: the same plot once more in plain numbers.
-    let plane = chart.plotting_area();
-    let width = f64::from(plane.dim_in_pixel().0) / columns.len().max(1) as f64;
     for (n, column) in columns.iter().enumerate() {
         let Some(spread) = Spread::of(&column.values) else {
             continue;
         };
-        let at = |share: f64, value: f64| {
-            let (_, y) = plane.map_coordinate(&(SegmentValue::CenterOf(n), value));
-            let (left, _) = plane.get_pixel_range();
-            (left.start + ((n as f64 + share) * width) as i32, y)
-        };
-        let bar = [at(0.25, 0.0), at(0.75, spread.mean)];
-        area.draw(&Rectangle::new(bar, column.color.mix(0.45).filled()))?;
+        let (x, color) = (n as f64, column.color);
+        let bar = [(x - 0.25, 0.0), (x + 0.25, spread.mean)];
+        chart.draw_series([Rectangle::new(bar, color.mix(0.45).filled())])?;
         let low = (spread.mean - spread.deviation).max(0.0);
         let high = (spread.mean + spread.deviation).min(top);
-        for line in [
-            [at(0.5, low), at(0.5, high)],
-            [at(0.46, low), at(0.54, low)],
-            [at(0.46, high), at(0.54, high)],
-        ] {
-            area.draw(&PathElement::new(line, BLACK.stroke_width(2)))?;
-        }
-        let runs = column.values.len() as f64;
-        for (run, value) in column.values.iter().enumerate() {
-            let dot = at(0.28 + 0.44 * (run as f64 + 0.5) / runs, *value);
-            area.draw(&Circle::new(dot, 3, column.color.filled()))?;
-        }
-        let label = format!("{:.0}", spread.mean);
-        let text = Text::new(label, at(0.76, spread.mean), ("sans-serif", 14));
-        area.draw(&text)?;
+        let lines = [
+            [(x, low), (x, high)],
+            [(x - 0.04, low), (x + 0.04, low)],
+            [(x - 0.04, high), (x + 0.04, high)],
+        ];
+        chart.draw_series(lines.map(|line| PathElement::new(line, BLACK.stroke_width(2))))?;
+        let step = 0.44 / column.values.len() as f64;
+        let dots = column.values.iter().enumerate();
+        chart.draw_series(dots.map(|(run, value)| {
+            let at = x - 0.22 + step * (run as f64 + 0.5);
+            Circle::new((at, *value), 3, color.filled())
+        }))?;
+        let mean = format!("{:.0}", spread.mean);
+        let beside = (x + 0.27, spread.mean);
+        chart.draw_series([Text::new(mean, beside, ("sans-serif", 14))])?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(run: u32, delegates: u32, lock_moves: u64) -> domains::Sample {
+        domains::Sample {
+            run,
+            delegates,
+            sharing: 1,
+            units: 64,
+            bytes: 64_000_000,
+            seconds: 0.5,
+            lock_moves,
+        }
+    }
+
+    #[test]
+    fn every_column_is_named_and_inside() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("moves.svg");
+        let samples = [sample(0, 8, 0), sample(0, 9, 240), sample(1, 9, 250)];
+        lock_moves(&path, &samples).expect("plot");
+        let svg = std::fs::read_to_string(&path).expect("read");
+        let lines: Vec<&str> = svg.lines().map(str::trim).collect();
+        for (name, panels) in [("8", 2), ("9", 2), ("245", 1), ("128", 2)] {
+            let found = lines.iter().filter(|line| **line == name).count();
+            assert_eq!(found, panels, "{name}");
+        }
+        let bars: Vec<&&str> = lines
+            .iter()
+            .filter(|line| line.starts_with("<rect") && line.contains("opacity=\"0.45\""))
+            .collect();
+        assert_eq!(bars.len(), 4);
+        let dots = lines.iter().filter(|line| line.starts_with("<circle"));
+        assert_eq!(dots.count(), 6);
+        assert!(
+            !bars.iter().any(|bar| bar.contains("width=\"0\"")),
+            "{bars:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_measured_is_no_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        bandwidth(&dir.path().join("a.svg"), &Results::default()).expect("plot");
+        lock_moves(&dir.path().join("b.svg"), &[]).expect("plot");
+    }
 }

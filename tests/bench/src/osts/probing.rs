@@ -65,7 +65,7 @@ pub struct Options {
     /// What a probe writes to each OST.
     pub probe_size: u64,
     pub forebay: PathBuf,
-    /// Further arguments of `forebay mount`.
+    /// Further arguments of `forebay mount`, as `--key=value`; they replace those of this module.
     pub forebay_args: Vec<String>,
 }
 
@@ -275,21 +275,24 @@ fn through(
 
 fn arguments(options: &Options, case: Case) -> Vec<String> {
     let probe = if case == Case::Probing { "on" } else { "off" };
-    let mut args: Vec<String> = [
+    let store = (2 << 30).max(4 * options.common.size);
+    let own = [
         ("ost-provider", "lustre"),
         ("subfiles", "always"),
         ("probe", probe),
         ("probe-size", &options.probe_size.to_string()),
         ("stripe", &UNIT.to_string()),
         ("drain-concurrency", &OSTS.to_string()),
-        (
-            "store-size",
-            &(2 << 30).max(4 * options.common.size).to_string(),
-        ),
-    ]
-    .map(|(key, value)| format!("--{key}={value}"))
-    .into();
-    args.extend(options.forebay_args.iter().cloned());
+        ("store-size", &store.to_string()),
+    ];
+    let given = &options.forebay_args;
+    let mut args: Vec<String> = own
+        .map(|(key, value)| (format!("--{key}="), value))
+        .into_iter()
+        .filter(|(key, _)| !given.iter().any(|arg| arg.starts_with(key)))
+        .map(|(key, value)| key + value)
+        .collect();
+    args.extend(given.iter().cloned());
     args
 }
 
