@@ -5,6 +5,7 @@ use super::lifecycle::{Unmount, UnmountFailure};
 use super::verbs::Names;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
+use flusher::ost::Fleet;
 use flusher::{Canonicals, Flusher};
 use forebay_fs::{Backing, MountOptions, Mounted, Overlay, OverlayOptions, UnmountError};
 use layout_index::{DiskFile, File, FileId, Store};
@@ -15,6 +16,8 @@ use std::sync::Arc;
 /// A running mount.
 pub struct Parts {
     pub flusher: Arc<Flusher>,
+    /// The storage targets, where data is placed on any.
+    pub fleet: Option<Arc<Fleet>>,
     pub names: Arc<dyn Names>,
     pub unmount: Unmount,
     /// Waits until the session has ended.
@@ -36,19 +39,27 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;
     let view = Arc::new(View(overlay.clone()));
+    let fleet = fleet(settings);
     let flusher = Flusher::start(store, view.clone(), settings.drain.clone())
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
     let mounted =
         forebay_fs::mount(overlay, &settings.mount, &mount_options(settings)).map_err(|e| {
             Failure::failed(format!("cannot mount at {}: {e}", settings.mount.display()))
         })?;
-    Ok(parts(mounted, flusher, view))
+    Ok(parts(mounted, flusher, fleet, view))
 }
 
-fn parts(mounted: Mounted, flusher: Flusher, names: Arc<View>) -> Parts {
+/// The storage targets that the settings ask for, `Fleet::start(provider, targets)`. Nothing is
+/// placed on targets yet, so nothing is probed either.
+fn fleet(_: &MountSettings) -> Option<Arc<Fleet>> {
+    None
+}
+
+fn parts(mounted: Mounted, flusher: Flusher, fleet: Option<Arc<Fleet>>, names: Arc<View>) -> Parts {
     let unmounter = mounted.unmounter();
     Parts {
         flusher: Arc::new(flusher),
+        fleet,
         names,
         unmount: Box::new(move |lazy| {
             unmounter.unmount(lazy).map_err(|e| match e {
