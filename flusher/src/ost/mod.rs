@@ -23,7 +23,7 @@ mod probe;
 mod select;
 mod settings;
 
-pub use auto::{ProviderError, check, provider};
+pub use auto::{ProviderError, check, provider, recognise};
 pub use directories::Directories;
 pub use error::OstError;
 pub use lustre::Lustre;
