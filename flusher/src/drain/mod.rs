@@ -5,7 +5,9 @@
 //!  └──────────────────────────────────▶ ┘   when nobody else writes the file, or by policy
 //! ```
 //!
-//! Each of the two has its own order of steps and says what a kill at any of them leaves.
+//! Each of the two has its own order of steps and says what a kill at any of them leaves. The first
+//! comes first, because it makes room in the log, and is looked after while the second goes on. A
+//! stripe that still has bytes in the log is left to the first: no byte is written twice.
 //!
 //! # Something hangs
 //!
@@ -26,12 +28,10 @@ use layout_index::File;
 use pulse::Pulse;
 use std::sync::Arc;
 use std::time::Duration;
+use subfiles::Moved;
 
 /// How often a phase is looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// A file that is never clean still gives back what its subfiles held, when they are this large.
-const RETIRE_AT: u64 = 256 << 20;
 
 /// The runtime is going away; nothing is wrong with the file.
 struct Stopping;
@@ -75,19 +75,27 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         return Outcome::Clean;
     }
     let name = trouble::name_of(&file);
-    if let Err(halt) = subfiles::move_out(&shared, &file, &name, scope).await {
-        return outcome(&file, scope, Err(halt));
-    }
+    let moved = match subfiles::move_out(&shared, &file, &name, scope).await {
+        Ok(moved) => moved,
+        Err(halt) => return outcome(&file, scope, Err(halt)),
+    };
     if shared.stuck.contains(file.id()) {
         return Outcome::Failed;
     }
     let pulse = Arc::new(Pulse::default());
-    let phase = canonical::attempt(shared.clone(), file.clone(), name, scope, pulse.clone());
-    let mut phase = tokio::spawn(phase);
+    let second = canonical::attempt(
+        shared.clone(),
+        file.clone(),
+        name.clone(),
+        scope,
+        moved,
+        pulse.clone(),
+    );
+    let mut second = tokio::spawn(second);
     let patience = shared.patience();
     loop {
         tokio::select! {
-            ended = &mut phase => {
+            ended = &mut second => {
                 let ended = joined(ended).unwrap_or(Err(Halt::Stopping));
                 let outcome = outcome(&file, scope, ended);
                 tidy(&shared, &file, outcome).await;
@@ -98,14 +106,20 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         if let Some(since) = pulse.silent_for(patience) {
             pulse.give_permits_back();
             shared.stuck.add(file.id(), since);
-            tracing::warn!(file = %file.id(), name = %trouble::name_of(&file), "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
+            tracing::warn!(file = %file.id(), name = %name, "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
             tokio::spawn(async move {
-                let ended = joined(phase.await).unwrap_or(Err(Halt::Stopping));
+                let ended = joined(second.await).unwrap_or(Err(Halt::Stopping));
                 outcome(&file, scope, ended);
                 shared.stuck.remove(file.id());
                 shared.wake(file.id());
             });
             return Outcome::Failed;
+        }
+        // The log must not wait for a slow canonical file.
+        if moved == Moved::Out
+            && let Err(halt) = subfiles::move_out(&shared, &file, &name, scope).await
+        {
+            tracing::debug!(file = %file.id(), stopping = matches!(halt, Halt::Stopping), "the log is left to the next job");
         }
     }
 }
@@ -121,7 +135,7 @@ async fn tidy(shared: &Arc<Shared>, file: &Arc<File>, outcome: Outcome) {
             if let Err(error) = targets.sharing.retract(file.id()) {
                 tracing::warn!(file = %file.id(), %error, "other nodes go on taking the file for shared");
             }
-        } else if let Err(error) = file.retire_empty_subfiles(RETIRE_AT) {
+        } else if let Err(error) = file.retire_empty_subfiles(layout_index::subfile::WASTE) {
             tracing::warn!(file = %file.id(), %error, "empty subfiles stay for now");
         }
     });

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
@@ -44,30 +44,53 @@ const ALIGN: u64 = 4096;
 /// Batches whose OST was lost before it synced them are dealt again this often in one job.
 const ROUNDS: usize = 4;
 
+/// A writer who is always ahead does not keep the canonical file waiting for ever.
+const PASSES: usize = 8;
+
+/// What became of a file's bytes in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// They are not to go to subfiles, or no OST takes them: the second phase takes all there is.
+    Not,
+    /// What `scope` allows has left the log, but for what was written meanwhile.
+    Out,
+}
+
 /// Moves what `scope` allows out of the log, if this file is to have subfiles and an OST takes it.
+/// Goes on while writers keep it busy: that the log has room comes before the canonical file.
 pub(super) async fn move_out(
     shared: &Arc<Shared>,
     file: &Arc<File>,
     name: &Arc<str>,
     scope: Scope,
-) -> Result<(), Halt> {
+) -> Result<Moved, Halt> {
     let Some(targets) = &shared.targets else {
-        return Ok(());
+        return Ok(Moved::Not);
     };
-    if file.in_log() == 0 || !is_wanted(shared, targets, file, name).await? {
-        return Ok(());
+    if !is_wanted(shared, targets, file, name).await? {
+        return Ok(Moved::Not);
+    }
+    if file.in_log() == 0 {
+        return Ok(Moved::Out);
     }
     // The first data of all waits for the first probe, which has a deadline of its own.
     let fleet = targets.fleet.clone();
     let patience = fleet.settings().probe.deadline * 2;
     blocking(move || fleet.wait_ready(Instant::now() + patience)).await?;
-    for _ in 0..ROUNDS {
+    let mut lost = 0;
+    for _ in 0..PASSES {
         let mover = Mover::new(shared, targets, file, name);
-        if mover.pass(scope).await? {
+        let pass = mover.pass(scope).await?;
+        lost += usize::from(pass.lost);
+        // The second phase reports what is damaged, and takes what nobody else does.
+        if mover.damaged.load(Ordering::Relaxed) || pass.refused || lost == ROUNDS {
+            return Ok(Moved::Not);
+        }
+        if pass.bytes == 0 && !pass.lost {
             break;
         }
     }
-    Ok(())
+    Ok(Moved::Out)
 }
 
 async fn is_wanted(
@@ -115,8 +138,10 @@ struct Placed {
 
 enum Step {
     Placed(Placed),
-    /// No OST takes it, or it is not needed any more.
-    Dropped,
+    /// No OST takes it.
+    Refused,
+    /// It is not in the log any more.
+    Superseded,
     Recorded,
     /// An OST was lost between a write and its sync.
     Lost,
@@ -132,6 +157,8 @@ struct Mover {
     file: Arc<File>,
     name: Arc<str>,
     slots: Mutex<HashMap<u32, Slot>>,
+    /// Something in the log does not match its checksum.
+    damaged: AtomicBool,
 }
 
 impl Mover {
@@ -148,11 +175,12 @@ impl Mover {
             targets: targets.clone(),
             file: file.clone(),
             name: name.clone(),
+            damaged: AtomicBool::new(false),
         })
     }
 
-    /// Once over the file. False when something has to be done again.
-    async fn pass(self: &Arc<Self>, scope: Scope) -> Result<bool, Halt> {
+    /// Once over the file as large as it is now.
+    async fn pass(self: &Arc<Self>, scope: Scope) -> Result<Pass, Halt> {
         let stripe = self.shared.settings.read().stripe;
         let end = self.file.stat().map_or(0, |s| s.size);
         let mut run = Run::new(self.clone());
@@ -207,13 +235,13 @@ impl Mover {
                 Ok(Ok(Ok(Some(placed)))) => return Ok(Step::Placed(placed)),
                 // Unlinked or truncated away meanwhile.
                 Ok(Ok(Ok(None) | Err(Refused::Store(StoreError::Clean)))) => {
-                    return Ok(Step::Dropped);
+                    return Ok(Step::Superseded);
                 }
                 Ok(Ok(Err(Refused::Ost(error)))) => {
                     tracing::warn!(name = %self.name, "{error}");
                     // The user's, wherever the bytes go: the canonical file will say so.
                     if error.errno() == Some(libc::EDQUOT) {
-                        return Ok(Step::Dropped);
+                        return Ok(Step::Refused);
                     }
                 }
                 Ok(Ok(Err(Refused::Store(e)))) => return Err(self.trouble("subfiling", e)),
@@ -221,7 +249,7 @@ impl Mover {
                 Err(_) => fleet.tick(Instant::now()),
             }
         }
-        Ok(Step::Dropped)
+        Ok(Step::Refused)
     }
 
     /// One batch to one OST. `None`: nothing of it is in the log any more.
@@ -258,10 +286,11 @@ impl Mover {
                 unit.unit.block += (at / BLOCK) as u32;
                 unit
             });
+            let units: Vec<Subfiled> = units.collect();
             Ok(Some(Placed {
                 ost: ost.clone(),
-                units: units.collect(),
-                bytes: batch.bytes,
+                bytes: units.iter().map(|u| u.range.len()).sum(),
+                units,
                 subfile,
                 disk,
             }))
@@ -279,8 +308,10 @@ impl Mover {
             };
             let there = &mut bytes[run.at as usize..][..run.range.len() as usize];
             match self.file.read(&plan, there, None) {
-                // Damaged in the log: it stays there, and the second phase reports it.
-                Err(StoreError::Checksum { .. }) => continue,
+                Err(StoreError::Checksum { .. }) => {
+                    self.damaged.store(true, Ordering::Relaxed);
+                    continue;
+                }
                 other => other?,
             }
             for (n, unit) in there.chunks(UNIT_MAX as usize).enumerate() {
@@ -312,8 +343,8 @@ impl Mover {
             let subfile = {
                 let mut slot = slot.lock();
                 match &*slot {
-                    Some(known) => known.clone(),
-                    None => {
+                    Some(known) if !known.is_mostly_waste() => known.clone(),
+                    _ => {
                         let made = housekeeping::make(&self.shared, &self.targets, &self.file, ost)
                             .map_err(|e| match e {
                                 housekeeping::NotMade::Ost(e) => Refused::Ost(e),
@@ -455,7 +486,17 @@ struct Run {
     placed: Vec<Placed>,
     bytes: u64,
     synced: Instant,
+    pass: Pass,
+}
+
+/// How a pass went.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    bytes: u64,
+    /// An OST was lost with something that it had not synced: to be done again.
     lost: bool,
+    /// Nobody takes some of it.
+    refused: bool,
 }
 
 impl Run {
@@ -466,7 +507,7 @@ impl Run {
             placed: Vec::new(),
             bytes: 0,
             synced: Instant::now(),
-            lost: false,
+            pass: Pass::default(),
         }
     }
 
@@ -499,10 +540,12 @@ impl Run {
         match step {
             Step::Placed(placed) => {
                 self.bytes += placed.bytes;
+                self.pass.bytes += placed.bytes;
                 self.placed.push(placed);
             }
-            Step::Lost => self.lost = true,
-            Step::Dropped | Step::Recorded => {}
+            Step::Lost => self.pass.lost = true,
+            Step::Refused => self.pass.refused = true,
+            Step::Superseded | Step::Recorded => {}
         }
     }
 
@@ -515,15 +558,14 @@ impl Run {
         }
     }
 
-    /// False when an OST was lost with something that it had not synced.
-    async fn finish(mut self) -> Result<bool, Halt> {
+    async fn finish(mut self) -> Result<Pass, Halt> {
         while !self.steps.is_empty() || !self.placed.is_empty() {
             while let Some(step) = self.steps.join_next().await {
                 self.take(joined(step).map_err(Halt::from)??);
             }
             self.commit();
         }
-        Ok(!self.lost)
+        Ok(self.pass)
     }
 }
 
