@@ -2,7 +2,7 @@
 //!
 //! Promises S1 (a read returns the last completed write, whatever tier holds it), S4 (after drain
 //! the canonical file is what the overlay showed), S6 (subfiles go only after the canonical file
-//! is synced, log space only after the data is safe elsewhere).
+//! is synced, log space only after the data is safe elsewhere), S9 (storage targets).
 
 use flusher::ost::{Directories, Fleet, Ost, OstError, OstSettings, ProbeOptions, Provider};
 use flusher::{Canonicals, Flusher, Osts, Policy, Selection, Settings, Subfiles, Verdict};
@@ -283,7 +283,8 @@ fn read(file: &File, len: usize) -> Vec<u8> {
     buf
 }
 
-/// With the canonical file out of reach the data leaves the log all the same.
+/// S9.1, S9.3, S9.5: with the canonical file out of reach the data leaves the log all the same, reads
+/// as before, belongs to its owner, and nobody else waits.
 #[test]
 fn data_is_in_subfiles_while_the_canonical_file_hangs() {
     let bench = Bench::new(3);
@@ -390,6 +391,7 @@ fn random_changes_end_as_the_model_says() {
     }
 }
 
+/// S9.4
 #[test]
 fn an_ost_that_hangs_or_fails_is_left_and_its_data_goes_elsewhere() {
     for mood in [
@@ -424,6 +426,7 @@ fn an_ost_that_hangs_or_fails_is_left_and_its_data_goes_elsewhere() {
     }
 }
 
+/// S9.4
 #[test]
 fn with_no_ost_left_the_data_goes_straight_to_the_canonical_file() {
     let bench = Bench::new(2);
@@ -452,7 +455,7 @@ fn a_used_up_quota_drops_no_ost() {
     assert!(fleet.is_usable(0) && fleet.is_usable(1));
 }
 
-/// `subfiles = auto`: straight to the canonical file, unless another node writes it too.
+/// S9.7, `subfiles = auto`: straight to the canonical file, unless another node writes it too.
 #[test]
 fn auto_makes_subfiles_only_for_files_that_others_write() {
     let bench = Bench::new(2);
@@ -501,7 +504,7 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What a killed daemon made and did not record, or recorded the end of, goes at the next start;
+/// S9.6: what a killed daemon made and did not record, or recorded the end of, goes at the next start;
 /// what belongs to others, and what is in use, stays.
 #[test]
 fn orphans_are_removed_at_the_start_and_others_are_not() {

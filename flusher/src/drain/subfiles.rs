@@ -127,6 +127,13 @@ struct Batch {
     bytes: u64,
 }
 
+/// Where a batch went.
+struct Appended {
+    subfile: Arc<Subfile>,
+    disk: Arc<dyn DiskFile>,
+    at: u64,
+}
+
 /// A batch that is in a subfile, not yet synced.
 struct Placed {
     ost: Ost,
@@ -280,7 +287,7 @@ impl Mover {
                 Err(Refused::Ost(error)) => flight.failed(error),
                 Err(Refused::Store(_)) => drop(flight),
             }
-            let (subfile, disk, at) = written?;
+            let Appended { subfile, disk, at } = written?;
             let units = units.into_iter().map(|mut unit| {
                 unit.unit.subfile = subfile.no();
                 unit.unit.block += (at / BLOCK) as u32;
@@ -332,11 +339,8 @@ impl Mover {
         Ok(units)
     }
 
-    fn append(
-        &self,
-        ost: &Ost,
-        bytes: &[u8],
-    ) -> Result<(Arc<Subfile>, Arc<dyn DiskFile>, u64), Refused> {
+    /// Appends to the file's subfile on `ost`, and says where.
+    fn append(&self, ost: &Ost, bytes: &[u8]) -> Result<Appended, Refused> {
         let slot = self.slots.lock().entry(ost.index).or_default().clone();
         let failed = |what| move |e| Refused::Ost(OstError::new(ost, what, e));
         loop {
@@ -366,7 +370,7 @@ impl Mover {
             };
             disk.write_at(&[IoSlice::new(bytes)], at)
                 .map_err(failed("writing to a subfile"))?;
-            return Ok((subfile, disk, at));
+            return Ok(Appended { subfile, disk, at });
         }
     }
 

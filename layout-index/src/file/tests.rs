@@ -2,7 +2,8 @@
 //!
 //! Promises S1 (reads return the last completed write, whatever tier holds it), S4 (after drain
 //! the canonical file is what the overlay showed), S5 (a crash of the daemon loses nothing
-//! acknowledged), S6 (nothing is freed before what replaces it is durable).
+//! acknowledged), S6 (nothing is freed before what replaces it is durable), S9.2 (the way through
+//! subfiles, and a crash at any step of it).
 
 use super::*;
 use crate::disk::{Disk, DiskFile, RealDisk, RealFile};
@@ -570,4 +571,70 @@ fn inspect_shows_the_store_without_opening_it() {
         (seen.files.len(), seen.undrained, seen.files[0].size),
         (1, 5000, 5000)
     );
+}
+
+/// S9.1: a plan from before the drain meets a subfile that is gone; another plan has the bytes.
+#[test]
+fn a_subfile_that_was_drained_and_removed_makes_the_reader_look_again() {
+    let mut rig = Rig::new();
+    rig.write(0, 3 * STRIPE);
+    let done = rig.copy_to_subfile(usize::MAX);
+    rig.file().subfiled(&done).unwrap();
+    assert_eq!(rig.store().totals().in_log, 0);
+    // A new daemon has not opened the subfile yet.
+    rig.crash();
+    let old = rig.file().plan(ByteRange::new(0, STRIPE)).unwrap();
+    assert!(!old.is_local());
+    rig.drain_all();
+    rig.remove_retired(false);
+    let file = rig.file().clone();
+    rig.file = None;
+    // Whoever drained it has it open; nobody else does.
+    let fresh = Plan {
+        pieces: old
+            .pieces
+            .iter()
+            .map(|piece| Piece {
+                range: piece.range,
+                source: match &piece.source {
+                    Source::Subfile(sub) => Source::Subfile(SubfilePiece {
+                        subfile: Arc::new(Subfile::new(sub.subfile.row().clone())),
+                        ..sub.clone()
+                    }),
+                    other => other.clone(),
+                },
+            })
+            .collect(),
+        ..old
+    };
+    let error = file
+        .read(&fresh, &mut vec![0; STRIPE as usize], None)
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Vanished { .. }), "{error}");
+    rig.file = Some(file);
+    rig.check(ByteRange::new(0, STRIPE), "after another look");
+}
+
+/// S5.3, S9.1: bytes of a subfile that changed under way are never served.
+#[test]
+fn a_damaged_subfile_is_never_served() {
+    let mut rig = Rig::new();
+    rig.write(0, STRIPE);
+    let done = rig.copy_to_subfile(1);
+    rig.file().subfiled(&done).unwrap();
+    let subfile = rig.file().subfiles().pop().unwrap();
+    let path = rig.dir.path().join("subfiles").join(&subfile.row().name);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let plan = rig.file().plan(ByteRange::new(50, 200)).unwrap();
+    let error = rig
+        .file()
+        .read(&plan, &mut vec![0; 150], None)
+        .unwrap_err();
+    assert!(
+        matches!(error, StoreError::SubfileChecksum { .. }),
+        "{error}"
+    );
+    assert_eq!(rig.file().damage().len(), 1);
 }
