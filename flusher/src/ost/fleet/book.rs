@@ -202,15 +202,13 @@ impl Book {
         }
     }
 
-    /// A probe of all is over.
+    /// A probe of all is over. What the drain dropped meanwhile stays dropped.
     pub fn probed(&mut self, results: &[(u32, Result<Measured, Trouble>)], now: Instant) {
         for (ost, result) in results {
             let Some(target) = self.target(*ost) else {
                 continue;
             };
             match result {
-                // The drain found out more meanwhile.
-                _ if target.dropped.is_some() => {}
                 Ok(measured) => target.measured(measured),
                 Err(trouble) => {
                     self.drop_for(*ost, trouble, now);
