@@ -7,6 +7,7 @@
 
 use crate::Canonicals;
 use crate::drain;
+use crate::housekeeping::{self, Targets};
 use crate::progress::Meter;
 use crate::schedule::{Facts, Outcome, Schedule, choose};
 use crate::settings::Settings;
@@ -14,6 +15,7 @@ use crate::stripe::Buffers;
 use crate::throttle::Throttle;
 use layout_index::{Event, File, FileId, Store};
 use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +28,9 @@ const PRESSURE_TICK: Duration = Duration::from_millis(100);
 
 /// And otherwise: another process may fill the disk under the store, which is no event.
 const IDLE_TICK: Duration = Duration::from_secs(5);
+
+/// How often OSTs are looked at, and subfiles removed.
+const HOUSE_TICK: Duration = Duration::from_millis(500);
 
 pub(crate) struct Shared {
     pub store: Arc<Store>,
@@ -45,6 +50,35 @@ pub(crate) struct Shared {
     pub stopping: AtomicBool,
     /// Stopping took too long: whoever still runs must not touch the store any more.
     pub abandoned: AtomicBool,
+    /// Where subfiles go, if there are OSTs to choose from.
+    pub targets: Option<Arc<Targets>>,
+    pub stuck: Stuck,
+}
+
+/// Files whose canonical file does not answer, and since when.
+#[derive(Debug, Default)]
+pub(crate) struct Stuck(Mutex<HashMap<FileId, Instant>>);
+
+impl Stuck {
+    pub fn add(&self, id: FileId, since: Instant) {
+        self.0.lock().insert(id, since);
+    }
+
+    pub fn remove(&self, id: FileId) {
+        self.0.lock().remove(&id);
+    }
+
+    pub fn contains(&self, id: FileId) -> bool {
+        self.0.lock().contains_key(&id)
+    }
+
+    pub fn since(&self, id: FileId) -> Option<Instant> {
+        self.0.lock().get(&id).copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
 }
 
 impl Shared {
@@ -85,6 +119,17 @@ impl Shared {
         self.kick.notify_one();
     }
 
+    pub fn wake(&self, id: FileId) {
+        let now = Instant::now();
+        self.schedule.lock().wake(id, now, now);
+        self.kick.notify_one();
+    }
+
+    /// How long a file system may take for one call before it counts as hanging.
+    pub fn patience(&self) -> Duration {
+        self.settings.read().patience
+    }
+
     fn pressed(&self) -> bool {
         let space = self.store.space();
         space.used > space.high_watermark
@@ -108,6 +153,9 @@ pub(crate) async fn run(shared: Arc<Shared>, mut events: UnboundedReceiver<Event
     let mut jobs = JoinSet::new();
     let mut listening = true;
     shared.wake_all();
+    if let Some(targets) = &shared.targets {
+        tokio::spawn(keep_house(shared.clone(), targets.clone()));
+    }
     while !shared.stopping.load(Ordering::Acquire) {
         let pressure = shared.pressed();
         if pressure {
@@ -136,6 +184,37 @@ pub(crate) async fn run(shared: Arc<Shared>, mut events: UnboundedReceiver<Event
     }
     while let Some(ended) = jobs.join_next().await {
         end(&shared, ended);
+    }
+}
+
+/// Looks after the OSTs beside the drain. What may hang has a thread of its own.
+async fn keep_house(shared: Arc<Shared>, targets: Arc<Targets>) {
+    let before = shared.store.new_subfile_no();
+    let osts = targets.fleet.provider().osts().unwrap_or_default();
+    for ost in osts {
+        let (store, targets) = (shared.store.clone(), targets.clone());
+        tokio::task::spawn_blocking(move || {
+            housekeeping::remove_orphans(&store, &targets, &ost, before);
+        });
+    }
+    let dirty: Vec<FileId> = shared.dirty_files().iter().map(|f| f.id()).collect();
+    let there = targets.clone();
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = there.sharing.retract_all_but(&dirty) {
+            tracing::warn!(%error, "what an earlier daemon said in the shared directory stays");
+        }
+    });
+    let mut removing: Option<tokio::task::JoinHandle<()>> = None;
+    while !shared.stopping.load(Ordering::Acquire) {
+        shared.sleep(HOUSE_TICK).await;
+        targets.fleet.tick(Instant::now());
+        // One at a time: an OST that hangs must not collect threads.
+        if removing.as_ref().is_none_or(|r| r.is_finished()) {
+            let (store, targets) = (shared.store.clone(), targets.clone());
+            removing = Some(tokio::task::spawn_blocking(move || {
+                housekeeping::remove_retired(&store, &targets);
+            }));
+        }
     }
 }
 

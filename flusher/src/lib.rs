@@ -21,25 +21,32 @@
 //! long (a hung PFS) they are abandoned: their bytes stay in the log as undrained, and the next
 //! mount drains them again.
 
+pub mod domain;
 mod drain;
 mod engine;
+mod housekeeping;
 pub mod ost;
 mod progress;
 mod retry;
 mod schedule;
 mod settings;
+mod sharing;
 mod stripe;
 mod throttle;
 mod trouble;
 
+pub use housekeeping::Opener;
 pub use progress::{FileError, Progress};
 pub use settings::{Policy, Settings, Subfiles};
 
 use engine::Shared;
-use layout_index::{DiskFile, File, FileId, Store};
+use housekeeping::Targets;
+use layout_index::{DiskFile, File, FileId, StickyError, Store};
+use ost::Fleet;
 use parking_lot::{Condvar, Mutex, RwLock};
 use progress::{Meter, Tally};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -57,6 +64,13 @@ pub trait Canonicals: Send + Sync {
     fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>>;
     /// The file is clean now: what was kept open for it may be closed.
     fn finished(&self, id: FileId);
+}
+
+/// OSTs that subfiles may go to.
+pub struct Osts {
+    pub fleet: Arc<Fleet>,
+    /// The directory that is overlaid, opened before it was mounted over.
+    pub backing: OwnedFd,
 }
 
 /// What to drain.
@@ -92,17 +106,25 @@ impl Flusher {
         store: Arc<Store>,
         canonicals: Arc<dyn Canonicals>,
         settings: Settings,
+        targets: Option<Osts>,
     ) -> io::Result<Flusher> {
         let now = Instant::now();
         let concurrency = settings.concurrency.max(1);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            // Stripes are bounded by the permits; each file's job adds its open, sync and finish.
-            .max_blocking_threads(2 * concurrency + 4)
+            // Permits bound what works; a thread that hangs with its OST must not be in the way.
+            .max_blocking_threads(1024)
             .thread_name("forebay-drain")
             .enable_time()
             .build()?;
+        let targets = targets.map(|osts| {
+            let targets = Arc::new(Targets::new(osts.fleet, osts.backing, &store));
+            store.set_subfiles(targets.opener.clone());
+            targets
+        });
         let shared = Arc::new(Shared {
+            targets,
+            stuck: Default::default(),
             throttle: Throttle::new(settings.rate_limit, now),
             permits: Arc::new(Semaphore::new(concurrency)),
             buffers: Default::default(),
@@ -187,6 +209,29 @@ impl Flusher {
         verdict
     }
 
+    /// The last subfiles go with the last data, unless their OST takes too long.
+    fn remove_retired(&self) {
+        let Some(targets) = self.shared.targets.clone() else {
+            return;
+        };
+        let store = self.shared.store.clone();
+        let (done, ended) = std::sync::mpsc::channel();
+        let removing = std::thread::Builder::new()
+            .name("forebay-subfiles".into())
+            .spawn(move || {
+                housekeeping::remove_retired(&store, &targets);
+                drop(store);
+                if done.send(()).is_err() {
+                    tracing::debug!("subfiles were removed late");
+                }
+            });
+        match removing {
+            Ok(_) if ended.recv_timeout(GOODBYE).is_ok() => {}
+            Ok(_) => self.shared.abandoned.store(true, Ordering::Release),
+            Err(error) => tracing::warn!(%error, "the next start removes old subfiles"),
+        }
+    }
+
     fn stop(&self) {
         let Some(runtime) = self.runtime.lock().take() else {
             return;
@@ -208,7 +253,14 @@ impl Flusher {
             }
         }
         drop(schedule);
+        self.remove_retired();
+        if !self.shared.stuck.is_empty() {
+            self.shared.abandoned.store(true, Ordering::Release);
+        }
         self.shared.permits.close();
+        if let Some(targets) = &self.shared.targets {
+            targets.permits.close();
+        }
         // Its threads hold the store: they let go of it before this returns, unless one hangs in
         // the file system below.
         let hangs = self.shared.abandoned.load(Ordering::Acquire);
@@ -320,8 +372,21 @@ fn look(shared: &Shared, files: &[Arc<File>], tally: &mut Tally) -> Progress {
         active: shared.schedule.lock().active(),
         errors: files
             .iter()
-            .filter_map(|f| Some((f.id(), f.error()?)))
+            .filter_map(|f| Some((f.id(), f.error().or_else(|| hangs(shared, f))?)))
             .map(|(id, error)| FileError { id, error })
             .collect(),
     }
+}
+
+/// Not an error of the job's: its bytes are safe, and the drain goes on by itself.
+fn hangs(shared: &Shared, file: &File) -> Option<StickyError> {
+    let since = shared.stuck.since(file.id())?;
+    Some(StickyError {
+        errno: libc::ETIMEDOUT,
+        message: format!(
+            "draining {}: the canonical file has not answered for {} s; the data is safe where it is, and the drain goes on when the file system answers",
+            trouble::name_of(file),
+            since.elapsed().as_secs()
+        ),
+    })
 }

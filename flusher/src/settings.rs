@@ -116,6 +116,8 @@ pub struct Settings {
     pub verify: bool,
     /// How long a first write waits for company before the immediate policy acts on it.
     pub batch: Duration,
+    /// A call to the file system below that takes longer than this counts as hanging.
+    pub patience: Duration,
     /// How long a half-written stripe of a file that is still open may wait to be filled.
     pub linger: Duration,
 }
@@ -134,6 +136,7 @@ impl Default for Settings {
             sync_after: Duration::from_secs(1),
             verify: false,
             batch: Duration::from_millis(50),
+            patience: Duration::from_secs(10),
             linger: Duration::from_millis(500),
         }
     }

@@ -44,7 +44,9 @@ pub(crate) enum Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Checksum { .. } => Problem::Damaged(error),
+            StoreError::Checksum { .. } | StoreError::SubfileChecksum { .. } => {
+                Problem::Damaged(error)
+            }
             StoreError::TrimPending => Problem::TrimPending,
             other => Problem::Store(other),
         }
@@ -83,7 +85,7 @@ pub(crate) struct Run {
 impl Work {
     pub fn of(pieces: &[Piece]) -> Work {
         Work::plan(pieces.iter().map(|piece| match piece.source {
-            Source::Log(_) => (piece.range, Kind::Data),
+            Source::Log(_) | Source::Subfile(_) => (piece.range, Kind::Data),
             Source::Zero => (piece.range, Kind::Zero),
             Source::Canonical => (piece.range, Kind::Settled),
         }))
@@ -239,7 +241,7 @@ fn cannot_punch(error: &io::Error) -> bool {
 pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
-    fn slice(&mut self, len: usize) -> &mut [u8] {
+    pub fn slice(&mut self, len: usize) -> &mut [u8] {
         if self.0.len() < len + ALIGN {
             self.0 = vec![0; len + ALIGN];
         }

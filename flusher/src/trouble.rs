@@ -51,7 +51,10 @@ pub(crate) fn stripe(name: &str, range: ByteRange, problem: Problem) -> Trouble 
 pub(crate) fn store(name: &str, op: &str, error: StoreError) -> Trouble {
     Trouble {
         errno: error.raw_os_error().unwrap_or(libc::EIO),
-        damaged: matches!(error, StoreError::Checksum { .. }),
+        damaged: matches!(
+            error,
+            StoreError::Checksum { .. } | StoreError::SubfileChecksum { .. }
+        ),
         message: format!("draining {name}: {op} the file failed: {error}"),
     }
 }

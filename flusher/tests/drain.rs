@@ -148,7 +148,7 @@ impl Bench {
             linger: Duration::from_millis(20),
             ..Settings::default()
         };
-        Flusher::start(self.store.clone(), Arc::new(below), settings).unwrap()
+        Flusher::start(self.store.clone(), Arc::new(below), settings, None).unwrap()
     }
 
     /// A dirty life for a file that has `content` below.

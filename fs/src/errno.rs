@@ -104,6 +104,8 @@ fn store_errno(e: &StoreError) -> i32 {
         | StoreError::TrimPending
         | StoreError::Failed { .. }
         | StoreError::Checksum { .. }
+        | StoreError::SubfileChecksum { .. }
+        | StoreError::Vanished { .. }
         | StoreError::Index(_)
         | StoreError::Unusable(_) => libc::EIO,
     }

@@ -46,6 +46,7 @@ fn fixture(over_itself: bool) -> Fixture {
         store,
         absorb: true,
         ttl: Duration::from_secs(1),
+        placement: None,
     })
     .unwrap();
     let mounted = mount(overlay.clone(), &dir, &MountOptions::default())

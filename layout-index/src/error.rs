@@ -40,6 +40,24 @@ pub enum StoreError {
         segment: u32,
         offset: u32,
     },
+    /// As above, in a subfile.
+    #[error(
+        "file {file} bytes {range}: subfile {subfile} on OST {ost} does not match its checksum"
+    )]
+    SubfileChecksum {
+        file: FileId,
+        range: ByteRange,
+        subfile: String,
+        ost: String,
+    },
+    /// A subfile is not there (any more): plan the read again.
+    #[error("file {file} bytes {range}: subfile {subfile} is not on OST {ost} any more")]
+    Vanished {
+        file: FileId,
+        range: ByteRange,
+        subfile: String,
+        ost: String,
+    },
     /// The extent index did not answer.
     #[error("extent index: {0}")]
     Index(#[from] rocksdb::Error),

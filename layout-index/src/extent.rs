@@ -21,11 +21,27 @@ pub struct Unit {
     pub crc: u32,
 }
 
+/// A checksummed run of bytes in a subfile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubUnit {
+    /// [`crate::subfile::Subfile::no`].
+    pub subfile: u32,
+    /// Where it begins, in blocks of [`BLOCK`] bytes.
+    pub block: u32,
+    pub len: u32,
+    pub crc: u32,
+}
+
+/// Units in subfiles begin on a multiple of this: a block number of four bytes then reaches 2 TiB.
+pub const BLOCK: u64 = 512;
+
 /// Where the newest bytes of an extent are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the log, `skip` bytes into the unit.
     Log { unit: Unit, skip: u32 },
+    /// In a subfile on some OST, `skip` bytes into the unit; the log need not have them any more.
+    Subfile { unit: SubUnit, skip: u32 },
     /// Nowhere: the range was punched or zeroed and reads as zeros.
     Zero,
     /// In the canonical file. Only kept where it must hide an older extent of a lower layer.
@@ -54,6 +70,10 @@ impl Extent {
                 unit,
                 skip: skip + (part.start - start) as u32,
             },
+            Place::Subfile { unit, skip } => Place::Subfile {
+                unit,
+                skip: skip + (part.start - start) as u32,
+            },
             other => other,
         };
         Some((
@@ -71,6 +91,14 @@ impl Extent {
         match self.place {
             Place::Log { unit, .. } => Some((unit.segment, self.end - start)),
             _ => None,
+        }
+    }
+
+    /// Bytes of it that the canonical file does not have; a zeroed range has none.
+    pub fn undrained(&self, start: u64) -> u64 {
+        match self.place {
+            Place::Log { .. } | Place::Subfile { .. } => self.end - start,
+            Place::Zero | Place::Canonical => 0,
         }
     }
 }
@@ -199,6 +227,21 @@ fn join(left_start: u64, left: &Extent, start: u64, right: &Extent) -> Option<Ex
         {
             Place::Log {
                 unit: b,
+                skip: a_skip,
+            }
+        }
+        (
+            Place::Subfile {
+                unit: a,
+                skip: a_skip,
+            },
+            Place::Subfile {
+                unit: b,
+                skip: b_skip,
+            },
+        ) if a == b && u64::from(a_skip) + (left.end - left_start) == u64::from(b_skip) => {
+            Place::Subfile {
+                unit: a,
                 skip: a_skip,
             }
         }

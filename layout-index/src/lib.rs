@@ -25,6 +25,7 @@ pub mod recovery;
 mod shared;
 pub mod space;
 pub mod store;
+pub mod subfile;
 pub mod superblock;
 pub mod types;
 
@@ -32,9 +33,11 @@ pub use disk::{Disk, DiskFile, RealDisk, RealFile};
 pub use error::{Result, StoreError};
 pub use file::{
     CanonicalGuard, DirtyStat, DirtyStripe, Drained, Exclusive, File, Intro, Piece, Plan, Snapshot,
-    Source, StickyError,
+    Source, StickyError, Subfiled,
 };
+pub use index::SubfileRow;
 pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};
 pub use store::{Event, InspectedFile, Inspection, Store, StoreOptions, Totals};
+pub use subfile::{Subfile, Subfiles};
 pub use types::{ByteRange, FileId, FileNo, Seq, Timestamp};

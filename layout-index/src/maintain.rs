@@ -16,7 +16,7 @@ use crate::error::{Result, StoreError};
 use crate::extent::{ExtentMap, Place};
 use crate::file::File;
 use crate::index::{Change, FileRow};
-use crate::log::record::{Kind, Record};
+use crate::log::record::Record;
 use crate::log::segment::{Records, Segment};
 use crate::shared::{Gone, Shared, Tally};
 use crate::store::Event;
@@ -312,7 +312,7 @@ fn compact_one(shared: &Arc<Shared>) -> Result<()> {
     let mut records = Records::new(segment);
     while let Some(found) = records.advance()? {
         let Ok((_, record)) = found else { continue };
-        if !matches!(record.kind, Kind::Write | Kind::Moved) {
+        if !record.kind.is_data() {
             continue;
         }
         let Some(file) = by_no.get(&record.file) else {

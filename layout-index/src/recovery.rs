@@ -16,10 +16,12 @@
 use crate::checksum;
 use crate::error::Result;
 use crate::file::{Drained, File, IntroPayload, Life, row_of};
+use crate::index::SubfileRow;
 use crate::log::record::{Kind, Record};
 use crate::log::segment::{Records, Segment};
 use crate::shared::{Gone, Shared};
 use crate::store::file_of;
+use crate::subfile::Subfile;
 use crate::types::{ByteRange, FileNo, Seq};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -83,6 +85,9 @@ impl Replay<'_> {
             let file = file_of(self.shared, row.id);
             let mut life = Life::new(no, row.clone(), self.shared.tally(no, row.id, row.uid));
             life.row_changed = false;
+            for row in row.subfiles {
+                self.shared.subfiles.add(Arc::new(Subfile::new(row)));
+            }
             file.install(life);
             self.files.insert(no, file);
         }
@@ -93,8 +98,8 @@ impl Replay<'_> {
             let inner = file.inner();
             let Some(life) = &inner.life else { return };
             life.tally.cold.fetch_add(1, Ordering::Relaxed);
+            shared.took(&life.tally, start, &extent);
             if let Some((segment, bytes)) = extent.payload(start) {
-                shared.took(&life.tally, bytes);
                 match shared.log.segment(segment) {
                     Some(segment) => segment.add_live(bytes),
                     None => *missing.entry(segment).or_default() += bytes,
@@ -243,6 +248,10 @@ impl Replay<'_> {
                 })
                 .map(|_| ());
         }
+        if record.kind == Kind::Subfile {
+            self.find_subfile(segment, &record, &file)?;
+            return Ok(());
+        }
         let mut inner = file.inner();
         let Some(life) = &mut inner.life else {
             return Ok(());
@@ -265,18 +274,27 @@ impl Replay<'_> {
                 self.files.remove(&record.file);
                 drop(pin);
             }
-            Kind::Intro | Kind::Drained | Kind::Synced => {}
+            Kind::Subfiled => life.put(shared, record.offset, record.sub_extent(), None),
+            Kind::SubfileGone => life.drop_subfile(shared, record.arg as u32),
+            Kind::Intro | Kind::Drained | Kind::Synced | Kind::Subfile => {}
+        }
+        Ok(())
+    }
+
+    fn find_subfile(&mut self, segment: &Segment, record: &Record, file: &File) -> Result<()> {
+        match payload_of::<SubfileRow>(segment, record)? {
+            Ok(row) => file.found_subfile(row),
+            Err(why) => self.report.damaged.push(format!(
+                "segment {}: a subfile of file {} is unreadable ({why}); what is only in it cannot be read",
+                segment.id,
+                file.id()
+            )),
         }
         Ok(())
     }
 
     fn introduce(&mut self, segment: &Segment, record: &Record) -> Result<()> {
-        let mut bytes = Vec::new();
-        let payload = match segment.read_unit(&record.unit(segment.id), &mut bytes)? {
-            Some(()) => serde_json::from_slice::<IntroPayload>(&bytes).map_err(|e| e.to_string()),
-            None => Err("it does not match its checksum".to_string()),
-        };
-        let payload = match payload {
+        let payload = match payload_of::<IntroPayload>(segment, record)? {
             Ok(payload) => payload,
             Err(why) => {
                 self.report.damaged.push(format!(
@@ -302,6 +320,20 @@ impl Replay<'_> {
         self.files.insert(record.file, file);
         Ok(())
     }
+}
+
+/// What a record's payload says in JSON, or why it does not.
+fn payload_of<T: serde::de::DeserializeOwned>(
+    segment: &Segment,
+    record: &Record,
+) -> Result<std::result::Result<T, String>> {
+    let mut bytes = Vec::new();
+    Ok(
+        match segment.read_unit(&record.unit(segment.id), &mut bytes)? {
+            Some(()) => serde_json::from_slice(&bytes).map_err(|e| e.to_string()),
+            None => Err("it does not match its checksum".to_string()),
+        },
+    )
 }
 
 struct Reader<'a> {

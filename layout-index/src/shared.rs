@@ -1,15 +1,16 @@
 //! What every file of a store has in common: the log, the index, the books.
 
 use crate::error::{Result, StoreError};
-use crate::extent::Extent;
+use crate::extent::{Extent, Place};
 use crate::file::File;
 use crate::index::Index;
 use crate::log::Log;
 use crate::store::Event;
+use crate::subfile::{Subfile, Subfiles};
 use crate::types::{FileId, FileNo, Seq};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Hears of what the drain may have to act on.
@@ -25,6 +26,9 @@ pub(crate) struct Shared {
     pub ended: Mutex<Vec<Arc<Tally>>>,
     pub listener: RwLock<Option<Listener>>,
     pub undrained: AtomicU64,
+    /// Of `undrained`, what is in subfiles.
+    pub in_subfiles: AtomicU64,
+    pub subfiled: AtomicU64,
     pub canonical: AtomicU64,
     pub superseded: AtomicU64,
     pub through: AtomicU64,
@@ -38,6 +42,7 @@ pub(crate) struct Shared {
     /// replay more each time and never give a segment back.
     pub behind: AtomicBool,
     pub maintenance: Maintenance,
+    pub subfiles: SubfileBook,
 }
 
 impl std::fmt::Debug for Shared {
@@ -74,6 +79,42 @@ pub(crate) struct MaintenanceState {
     pub rounds: u64,
 }
 
+/// The subfiles that lives refer to, by number.
+pub(crate) struct SubfileBook {
+    pub known: RwLock<HashMap<u32, Arc<Subfile>>>,
+    /// Nothing refers to them any more: to be removed after the next sync of the log.
+    pub retired: Mutex<Vec<Arc<Subfile>>>,
+    pub next: AtomicU32,
+    pub opener: RwLock<Option<Arc<dyn Subfiles>>>,
+}
+
+impl Default for SubfileBook {
+    fn default() -> Self {
+        SubfileBook {
+            known: RwLock::default(),
+            retired: Mutex::default(),
+            next: AtomicU32::new(1),
+            opener: RwLock::default(),
+        }
+    }
+}
+
+impl SubfileBook {
+    pub fn get(&self, no: u32) -> Option<Arc<Subfile>> {
+        self.known.read().get(&no).cloned()
+    }
+
+    pub fn add(&self, subfile: Arc<Subfile>) {
+        self.next.fetch_max(subfile.no() + 1, Ordering::Relaxed);
+        self.known.write().entry(subfile.no()).or_insert(subfile);
+    }
+
+    pub fn retire(&self, no: u32) {
+        let subfile = self.known.write().remove(&no);
+        self.retired.lock().extend(subfile);
+    }
+}
+
 /// What one dirty life holds, by the books.
 #[derive(Debug)]
 pub(crate) struct Tally {
@@ -84,6 +125,8 @@ pub(crate) struct Tally {
     /// Payload bytes of its extents, in memory or RocksDB. Exact after a merge; until then it
     /// counts bytes in RocksDB that newer ones in memory hide.
     pub undrained: AtomicU64,
+    /// Of those, what is in subfiles.
+    pub in_subfiles: AtomicU64,
     pub user: Arc<AtomicU64>,
 }
 
@@ -104,27 +147,52 @@ impl Shared {
             id,
             cold: AtomicU64::new(0),
             undrained: AtomicU64::new(0),
+            in_subfiles: AtomicU64::new(0),
             user,
         })
     }
 
-    /// Payload entered the books (its segment's live bytes were counted when it was appended).
-    pub fn took(&self, tally: &Tally, bytes: u64) {
+    /// An extent enters the books. (Its segment's live bytes were counted when it was appended:
+    /// the segment must not look dead in between.)
+    pub fn took(&self, tally: &Tally, start: u64, extent: &Extent) {
+        let bytes = extent.undrained(start);
         tally.undrained.fetch_add(bytes, Ordering::Relaxed);
-        tally.user.fetch_add(bytes, Ordering::Relaxed);
         self.undrained.fetch_add(bytes, Ordering::Relaxed);
+        match extent.place {
+            Place::Log { .. } => {
+                tally.user.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Place::Subfile { unit, .. } => {
+                tally.in_subfiles.fetch_add(bytes, Ordering::Relaxed);
+                self.in_subfiles.fetch_add(bytes, Ordering::Relaxed);
+                if let Some(subfile) = self.subfiles.get(unit.subfile) {
+                    subfile.add_live(bytes);
+                }
+            }
+            Place::Zero | Place::Canonical => {}
+        }
     }
 
     /// An extent, or a part of one, is no longer needed.
     pub fn dropped(&self, tally: &Tally, start: u64, extent: &Extent, why: Gone) {
-        let Some((segment, bytes)) = extent.payload(start) else {
-            return;
-        };
-        if let Some(segment) = self.log.segment(segment) {
-            segment.sub_live(bytes);
+        let bytes = extent.undrained(start);
+        match extent.place {
+            Place::Log { unit, .. } => {
+                if let Some(segment) = self.log.segment(unit.segment) {
+                    segment.sub_live(bytes);
+                }
+                tally.user.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            Place::Subfile { unit, .. } => {
+                tally.in_subfiles.fetch_sub(bytes, Ordering::Relaxed);
+                self.in_subfiles.fetch_sub(bytes, Ordering::Relaxed);
+                if let Some(subfile) = self.subfiles.get(unit.subfile) {
+                    subfile.sub_live(bytes);
+                }
+            }
+            Place::Zero | Place::Canonical => return,
         }
         tally.undrained.fetch_sub(bytes, Ordering::Relaxed);
-        tally.user.fetch_sub(bytes, Ordering::Relaxed);
         self.undrained.fetch_sub(bytes, Ordering::Relaxed);
         if why == Gone::Superseded {
             self.superseded.fetch_add(bytes, Ordering::Relaxed);

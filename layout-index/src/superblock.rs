@@ -1,7 +1,7 @@
 //! `FOREBAY`, the small TOML file that says what a store is and who may open it.
 //!
-//! Written once, by rename, when the store is made, and again only when a newer RocksDB opens
-//! it. *Killed between the temporary file and the rename*: an empty directory with a leftover
+//! Written once, by rename, when the store is made, and again only when a newer RocksDB or a newer
+//! format opens it: an older program must not take it for one of its own. *Killed between the temporary file and the rename*: an empty directory with a leftover
 //! that the next start overwrites.
 
 use crate::disk::Disk;
@@ -11,7 +11,9 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
 /// Version of the log's and the index's format: `docs/FORMAT.md`.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+/// The oldest that this program reads; opening such a store makes it one of [`FORMAT`].
+pub const OLDEST: u32 = 1;
 pub const NAME: &str = "FOREBAY";
 /// The RocksDB this program is linked with.
 pub const ROCKSDB: &str = env!("FOREBAY_ROCKSDB_VERSION");
@@ -25,6 +27,9 @@ pub struct Superblock {
     pub backing: PathBuf,
     /// Secret of this store, mixed into every record's checksum.
     pub key: u32,
+    /// Tells this store's subfiles from those of others. Format 1 has none.
+    #[serde(default)]
+    pub id: u64,
 }
 
 impl Superblock {
@@ -53,9 +58,9 @@ impl Superblock {
             ))
         };
         let version: Version = toml::from_str(&text).map_err(damaged)?;
-        if version.format != FORMAT {
+        if !(OLDEST..=FORMAT).contains(&version.format) {
             return Err(StoreError::Unusable(format!(
-                "store {} has format {} and this forebay reads format {FORMAT}; drain it with the version that wrote it",
+                "store {} has format {} and this forebay reads formats {OLDEST} to {FORMAT}; drain it with the version that wrote it",
                 dir.display(),
                 version.format
             )));
@@ -117,6 +122,7 @@ mod tests {
             node: "n0".into(),
             backing: "/scratch".into(),
             key: 7,
+            id: 8,
         }
     }
 

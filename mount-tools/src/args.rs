@@ -330,6 +330,12 @@ pub struct RecoverArgs {
     /// The directory whose files it belongs to
     #[arg(long, value_name = "DIR")]
     pub backing: PathBuf,
+    /// A storage target, one option for each, as when it was mounted: data may be in subfiles there
+    #[arg(long = "ost", value_name = "DIR")]
+    pub ost: Vec<PathBuf>,
+    /// Who places files on storage targets, as when it was mounted
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub ost_provider: Kind,
     /// Only look and verify checksums
     #[arg(long)]
     pub dry_run: bool,

@@ -81,6 +81,10 @@ pub struct Bytes {
     pub superseded: Option<u64>,
     pub through: Option<u64>,
     pub undrained: u64,
+    /// Of `undrained`, what is nowhere but in the log: the rest is in subfiles.
+    pub in_log: Option<u64>,
+    /// Written to subfiles.
+    pub subfiled: Option<u64>,
 }
 
 impl From<Totals> for Bytes {
@@ -93,6 +97,8 @@ impl From<Totals> for Bytes {
             superseded: Some(t.superseded),
             through: Some(t.through),
             undrained: t.undrained,
+            in_log: Some(t.in_log),
+            subfiled: Some(t.subfiled),
         }
     }
 }
@@ -142,14 +148,19 @@ pub struct LayoutPiece {
     pub start: u64,
     pub end: u64,
     pub tier: Tier,
+    /// Of the log's segment, or of the subfile.
     pub segment: Option<u32>,
     pub offset: Option<u64>,
+    /// The storage target that the subfile is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ost: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
     Log,
+    Subfile,
     Canonical,
     Hole,
 }

@@ -69,14 +69,20 @@ impl MountSettings {
             .iter()
             .map(|ost| checks::existing_dir(ost, "the storage target"))
             .collect::<Result<_>>()?;
+        let ost_provider = keys.ost_provider.unwrap_or_default();
+        flusher::ost::check(ost_provider, &osts).map_err(|e| Failure::usage(e.to_string()))?;
         let node = node(&keys)?;
+        let targets = targets(&keys)?;
         let log_file = match &args.log_file {
             Some(path) => std::path::absolute(path)
                 .map_err(|e| Failure::usage(format!("the log file {}: {e}", path.display())))?,
             None => store.join("forebay.log"),
         };
         Ok(MountSettings {
-            drain: drain(&keys)?,
+            drain: flusher::Settings {
+                patience: targets.deadline,
+                ..drain(&keys)?
+            },
             space: space(&keys)?,
             absorb: keys.absorb != Some(Switch::Off),
             index_memory: within(
@@ -90,8 +96,8 @@ impl MountSettings {
             options: options(&args.options, root)?,
             foreground: args.foreground,
             log_file,
-            ost_provider: keys.ost_provider.unwrap_or_default(),
-            targets: targets(&keys)?,
+            ost_provider,
+            targets,
             osts,
             node,
             mount,

@@ -101,6 +101,27 @@ impl Bay {
         self
     }
 
+    /// Storage targets that are directories: everything goes through subfiles on them, all alike.
+    pub fn with_osts(&mut self, count: usize) -> &mut Self {
+        for n in 0..count {
+            let dir = self.root.path().join(format!("ost{n}"));
+            std::fs::create_dir(&dir).expect("make a storage target");
+            self.args
+                .extend(["--ost".into(), dir.display().to_string()]);
+        }
+        self.set("subfiles", "always").set("probe", "off")
+    }
+
+    /// What is on those storage targets.
+    pub fn subfiles(&self) -> Vec<PathBuf> {
+        let osts = (0..).map(|n| self.root.path().join(format!("ost{n}")));
+        osts.take_while(|ost| ost.exists())
+            .filter_map(|ost| std::fs::read_dir(ost.join(".forebay/subfiles")).ok())
+            .flatten()
+            .map(|entry| entry.expect("list a storage target").path())
+            .collect()
+    }
+
     /// Announces a WARN or ERROR line of the daemon that this test provokes.
     pub fn allow_log(&mut self, text: &str) -> &mut Self {
         self.allowed.push(text.into());

@@ -17,19 +17,29 @@ const WORKERS: u64 = 3;
 /// S5.1, S6.1 and S6.3: the drain is cut off in the middle as well.
 #[test]
 fn kill_while_draining_loses_nothing() {
-    run(Drain::Immediate);
+    run(Drain::Immediate, 0);
+}
+
+/// S5.1, S6.1 and S6.3: and on its way through subfiles; S6.6: what a killed daemon left on the
+/// storage targets is removed.
+#[test]
+fn kill_while_subfiling_loses_nothing() {
+    run(Drain::Immediate, 3);
 }
 
 /// S5.1 and S5.4: nothing is drained, so what status must say is known.
 #[test]
 fn kill_with_everything_in_the_log_loses_nothing() {
-    run(Drain::Never);
+    run(Drain::Never, 0);
 }
 
-fn run(drain: Drain) {
-    let seed = rng::seed(&format!("kill, drain {}", drain.key()));
+fn run(drain: Drain, osts: usize) {
+    let seed = rng::seed(&format!("kill, drain {}, {osts} OSTs", drain.key()));
     let cycles = rng::count("FOREBAY_CYCLES", 20);
     let mut bay = Bay::with_limit(drain, Duration::from_secs(120 + cycles * 20));
+    if osts > 0 {
+        bay.with_osts(osts);
+    }
     let mut rng = Rng::derive(seed, 1);
     let mut judge = Judge::new(seed);
 
@@ -57,8 +67,9 @@ fn run(drain: Drain) {
     judge.verify("mount", bay.mnt());
     bay.umount();
     judge.verify("backing", bay.backing());
+    assert_eq!(bay.subfiles(), Vec::<PathBuf>::new(), "subfiles are left");
     println!(
-        "kill, drain {}: {cycles} kills, {} acknowledged operations, none lost",
+        "kill, drain {}, {osts} OSTs: {cycles} kills, {} acknowledged operations, none lost",
         drain.key(),
         judge.acknowledged
     );

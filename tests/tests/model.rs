@@ -19,26 +19,35 @@ const ROUNDS: u64 = 6;
 /// S1, S4 with `drain = immediate`.
 #[test]
 fn agrees_while_draining_at_once() {
-    run(Drain::Immediate);
+    run(Drain::Immediate, 0);
+}
+
+/// S1, S4 on the way through subfiles.
+#[test]
+fn agrees_while_subfiling() {
+    run(Drain::Immediate, 3);
 }
 
 /// S1, S4 with `drain = on-close`.
 #[test]
 fn agrees_while_draining_on_close() {
-    run(Drain::OnClose);
+    run(Drain::OnClose, 0);
 }
 
 /// S1, S4 with `drain = never`: everything stays in the log until the end.
 #[test]
 fn agrees_without_drain() {
-    run(Drain::Never);
+    run(Drain::Never, 0);
 }
 
-fn run(drain: Drain) {
-    let seed = rng::seed(&format!("model, drain {}", drain.key()));
+fn run(drain: Drain, osts: usize) {
+    let seed = rng::seed(&format!("model, drain {}, {osts} OSTs", drain.key()));
     let operations = rng::count("FOREBAY_OPS", 20_000);
     let mut bay = Bay::with_limit(drain, Duration::from_secs(900 + operations / 50));
     bay.set("store-size", "6GiB");
+    if osts > 0 {
+        bay.with_osts(osts);
+    }
     bay.start();
     let side = bay.root().join("side");
     std::fs::create_dir(&side).expect("make the side directory");
@@ -77,7 +86,11 @@ fn run(drain: Drain) {
         let meta = std::fs::metadata(bay.canonical(name)).expect("stat a canonical file");
         assert_eq!(sys::mtime(&meta), time, "mtime of {name} in the backing");
     }
-    println!("model, drain {}: {done} operations agree", drain.key());
+    assert!(bay.subfiles().is_empty(), "subfiles are left");
+    println!(
+        "model, drain {}, {osts} OSTs: {done} operations agree",
+        drain.key()
+    );
     bay.finish();
 }
 

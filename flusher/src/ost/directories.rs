@@ -1,97 +1,165 @@
 //! OSTs that are directories: one mount of each target, as with several local disks, one MooseFS
 //! or NFS mount for each server, or the embedded default.
 //!
-//! Files go to `.forebay/subfiles` below the directory, which is made when it is first needed,
-//! for the daemon's user only. The directory itself must be there: a missing one is a target that
-//! is not mounted, and making it would fill the disk below.
+//! The directory itself must be there: a missing one is a target that is not mounted, and making
+//! it would fill the disk below.
+//!
+//! # When they are opened
+//!
+//! The overlay may be mounted over the directory, or over one above it, and a daemon that walks
+//! into its own mount waits for itself. So each directory is opened when this is made, before the
+//! mount, and kept. One that was missing then, or whose mount broke since, is looked for again
+//! when it is used: from the nearest directory above that was there, which was opened at the same
+//! time and for the same reason. A target that was a mount of its own is taken again only when
+//! something is mounted there again.
 
+use super::place::Place;
 use super::{Ost, OstError, Provider};
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
+use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-const PLACE: [&str; 2] = [".forebay", "subfiles"];
+const TOP: OFlag = OFlag::O_PATH
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC);
 
 #[derive(Debug)]
 pub struct Directories {
-    paths: Vec<PathBuf>,
+    targets: Vec<Target>,
+}
+
+#[derive(Debug)]
+struct Target {
+    path: PathBuf,
+    /// The nearest directory above that was there, and the way down from it.
+    above: io::Result<File>,
+    rest: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    dir: Option<Arc<OwnedFd>>,
+    /// It was on another file system than the directory above.
+    mounted: bool,
 }
 
 impl Directories {
     pub fn new(paths: Vec<PathBuf>) -> Directories {
-        Directories { paths }
+        let targets = paths.into_iter().map(Target::new).collect();
+        Directories { targets }
     }
 
-    /// The directory for files on `ost`, made if it is missing.
-    fn place(&self, ost: &Ost) -> io::Result<OwnedFd> {
-        let path = self
-            .paths
-            .get(ost.index as usize)
-            .ok_or(Errno::ENOENT)?
-            .as_path();
-        let top = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = nix::fcntl::open(path, top, Mode::empty())?;
-        for name in PLACE {
-            match mkdirat(&dir, name, Mode::S_IRWXU) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(e) => return Err(e.into()),
-            }
-            dir = beneath(dir.as_fd(), name, top, Mode::empty())?;
+    fn with<T>(
+        &self,
+        ost: &Ost,
+        what: &'static str,
+        act: impl FnOnce(Place<'_>) -> io::Result<T>,
+    ) -> Result<T, OstError> {
+        let target = self.targets.get(ost.index as usize);
+        target
+            .ok_or_else(|| io::Error::other("there is no such directory in the list of OSTs"))
+            .and_then(|target| target.with(act))
+            .map_err(|e| OstError::new(ost, what, e))
+    }
+}
+
+impl Target {
+    fn new(path: PathBuf) -> Target {
+        let (above, rest) = nearest_above(&path);
+        let target = Target {
+            path,
+            above,
+            rest,
+            state: Mutex::default(),
+        };
+        if let Err(e) = target.dir() {
+            tracing::debug!(path = %target.path.display(), "not opened yet: {e}");
         }
+        target
+    }
+
+    fn dir(&self) -> io::Result<Arc<OwnedFd>> {
+        let mut state = self.state.lock();
+        if let Some(dir) = &state.dir {
+            return Ok(dir.clone());
+        }
+        let above = match &self.above {
+            Ok(above) => above,
+            Err(e) => return Err(io::Error::new(e.kind(), e.to_string())),
+        };
+        let dir = match openat(above, &self.rest, TOP, Mode::empty()) {
+            Ok(dir) => File::from(dir),
+            Err(nix::errno::Errno::ENOENT) => return Err(missing()),
+            Err(e) => return Err(e.into()),
+        };
+        let mounted = dir.metadata()?.dev() != above.metadata()?.dev();
+        if state.mounted && !mounted {
+            return Err(missing());
+        }
+        state.mounted = mounted;
+        let dir = Arc::new(OwnedFd::from(dir));
+        state.dir = Some(dir.clone());
         Ok(dir)
     }
-}
 
-/// Opens one component without following anything out of `dir`.
-fn beneath(dir: BorrowedFd<'_>, name: &str, flags: OFlag, mode: Mode) -> nix::Result<OwnedFd> {
-    let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
-        .mode(mode)
-        .resolve(
-            ResolveFlag::RESOLVE_BENEATH
-                | ResolveFlag::RESOLVE_NO_SYMLINKS
-                | ResolveFlag::RESOLVE_NO_MAGICLINKS,
-        );
-    openat2(dir, Path::new(name), how)
-}
-
-/// Opens a regular file with one name for reading and writing. What it is, is looked at before it
-/// is opened: opening a FIFO or a device can wait or act.
-pub(super) fn open_plain(dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
-    let seen = File::from(beneath(dir, name, OFlag::O_PATH, Mode::empty())?);
-    let meta = seen.metadata()?;
-    if !meta.is_file() || meta.nlink() != 1 {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not a regular file with one name, so it is none of ours",
-        ));
+    fn with<T>(&self, act: impl FnOnce(Place<'_>) -> io::Result<T>) -> io::Result<T> {
+        let dir = self.dir()?;
+        let done = act(Place::new(dir.as_fd()));
+        if let Err(e) = &done
+            && is_dead(e)
+        {
+            let mut state = self.state.lock();
+            if state.dir.as_ref().is_some_and(|now| Arc::ptr_eq(now, &dir)) {
+                state.dir = None;
+            }
+        }
+        done
     }
-    let file = File::from(beneath(dir, name, OFlag::O_RDWR, Mode::empty())?);
-    let opened = file.metadata()?;
-    if (opened.dev(), opened.ino()) != (meta.dev(), meta.ino()) {
-        return Err(Errno::ESTALE.into());
-    }
-    Ok(file)
 }
 
-pub(super) fn names_in(dir: BorrowedFd<'_>) -> io::Result<Vec<String>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-    let mut listing = nix::dir::Dir::from_fd(beneath(dir, ".", flags, Mode::empty())?)?;
-    let mut names = Vec::new();
-    for entry in listing.iter() {
-        // Ours are plain ASCII; what is not UTF-8 is none of ours.
-        match entry?.file_name().to_str() {
-            Ok("." | "..") | Err(_) => {}
-            Ok(name) => names.push(name.to_owned()),
+/// The number of an error is ENOENT only where a file is missing: that one may have been drained.
+fn missing() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        "the directory is missing: is the target mounted?",
+    )
+}
+
+/// The mount is gone for good, whatever comes in its place.
+fn is_dead(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ESTALE | libc::ENODEV)
+    )
+}
+
+fn nearest_above(path: &Path) -> (io::Result<File>, PathBuf) {
+    let path = match std::path::absolute(path) {
+        Ok(path) => path,
+        Err(e) => return (Err(e), path.to_owned()),
+    };
+    let mut result = Err(missing());
+    for above in path.ancestors().skip(1) {
+        match open(above, TOP, Mode::empty()) {
+            Ok(dir) => {
+                let rest = path.strip_prefix(above).unwrap_or(&path);
+                return (Ok(File::from(dir)), rest.to_owned());
+            }
+            Err(e) => result = Err(e.into()),
         }
     }
-    Ok(names)
+    // Only the root has nothing above.
+    if let Ok(dir) = open(&path, TOP, Mode::empty()) {
+        return (Ok(File::from(dir)), PathBuf::from("."));
+    }
+    (result, path)
 }
 
 impl Provider for Directories {
@@ -100,46 +168,30 @@ impl Provider for Directories {
     }
 
     fn osts(&self) -> Result<Vec<Ost>, OstError> {
-        let ost = |(n, path): (usize, &PathBuf)| Ost {
+        let ost = |(n, target): (usize, &Target)| Ost {
             index: n as u32,
-            name: path.display().to_string(),
+            name: target.path.display().to_string(),
         };
-        Ok(self.paths.iter().enumerate().map(ost).collect())
+        Ok(self.targets.iter().enumerate().map(ost).collect())
     }
 
     fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<File, OstError> {
-        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
-        let flags = if direct {
-            flags | OFlag::O_DIRECT
-        } else {
-            flags
-        };
-        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        self.place(ost)
-            .and_then(|dir| Ok(beneath(dir.as_fd(), name, flags, mode)?))
-            .map(File::from)
-            .map_err(|e| OstError::new(ost, "making a file", e))
+        let flags = if direct { libc::O_DIRECT } else { 0 };
+        self.with(ost, "making a file", |place| place.create(name, flags))
     }
 
     fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
-        self.place(ost)
-            .and_then(|dir| open_plain(dir.as_fd(), name))
-            .map_err(|e| OstError::new(ost, "opening a file", e))
+        self.with(ost, "opening a file", |place| place.open(name))
     }
 
     fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
-        self.place(ost)
-            .and_then(|dir| names_in(dir.as_fd()))
-            .map_err(|e| OstError::new(ost, "listing its files", e))
+        self.with(ost, "listing its files", |place| place.list())
     }
 
     fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
-        let removed = self.place(ost).and_then(|dir| {
-            match unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => Ok(()),
-                Err(e) => Err(e.into()),
-            }
-        });
-        removed.map_err(|e| OstError::new(ost, "removing a file", e))
+        self.with(ost, "removing a file", |place| place.remove(name))
     }
 }
+
+#[cfg(test)]
+mod tests;

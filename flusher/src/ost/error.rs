@@ -49,7 +49,11 @@ fn advice(error: &io::Error) -> &'static str {
         Some(libc::EACCES | libc::EPERM) => {
             "; the daemon's user may not write there: change owner or mode"
         }
-        Some(libc::ENOENT | libc::ENOTDIR) => "; the directory is missing: is the target mounted?",
+        Some(libc::ENOTDIR) => "; name a directory of the target",
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ESTALE | libc::ENODEV) => {
+            "; its mount is broken: mount the target again"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => "; too many files are open: raise the limit",
         Some(libc::ETIMEDOUT) => "; it hangs: it is left out until it answers again",
         _ => "",
     }

@@ -19,6 +19,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What `statfs` calls the file system.
@@ -297,6 +298,13 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     array(bytes, at).map(u64::from_le_bytes)
 }
 
+/// Where clients of different versions keep the list of OSTs.
+pub const OST_LIST_PLACES: [&str; 3] = [
+    "proc/fs/lustre/lov",
+    "sys/kernel/debug/lustre/lov",
+    "sys/fs/lustre/lov",
+];
+
 /// An OST as the client knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ost {
@@ -336,24 +344,31 @@ pub fn parse_osts(text: &str) -> Result<Vec<Ost>, Error> {
     Ok(osts)
 }
 
-/// Where clients of different versions keep the list of a file system's OSTs, one file per mount
-/// of it. `root` is `/`, or another in a test.
-pub fn ost_list_files(root: &Path, fsname: &str) -> Vec<PathBuf> {
-    const PLACES: [&str; 3] = [
-        "proc/fs/lustre/lov",
-        "sys/kernel/debug/lustre/lov",
-        "sys/fs/lustre/lov",
-    ];
-    let prefix = format!("{fsname}-clilov-");
-    let mut found: Vec<PathBuf> = PLACES
+/// The lists of OSTs that clients of different versions keep, by the name of the file system: one
+/// file for each mount of it. `root` is `/`, or another in a test.
+pub fn ost_lists(root: &Path) -> BTreeMap<String, Vec<PathBuf>> {
+    let mut found: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    let entries = OST_LIST_PLACES
         .iter()
         // A place that this version does not have, or that is for root only, has nothing for us.
         .filter_map(|place| std::fs::read_dir(root.join(place)).ok())
-        .flat_map(|entries| entries.flatten())
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-        .map(|entry| entry.path().join("target_obd"))
-        .filter(|path| path.is_file())
-        .collect();
-    found.sort();
+        .flat_map(|entries| entries.flatten());
+    for entry in entries {
+        let name = entry.file_name();
+        let path = entry.path().join("target_obd");
+        if let Some((fsname, _)) = name.to_string_lossy().rsplit_once("-clilov-")
+            && path.is_file()
+        {
+            found.entry(fsname.to_owned()).or_default().push(path);
+        }
+    }
+    for paths in found.values_mut() {
+        paths.sort();
+    }
     found
+}
+
+/// Those of one file system.
+pub fn ost_list_files(root: &Path, fsname: &str) -> Vec<PathBuf> {
+    ost_lists(root).remove(fsname).unwrap_or_default()
 }

@@ -8,21 +8,30 @@
 //! makes a file whose bytes are all on one of them. Everything above it is the same for all. A
 //! [`Fleet`] keeps what is known of the OSTs while data is moved, and deals data over them.
 //!
-//! What it takes to talk to each: [`lustre_abi`] has Lustre's layouts as bytes and its list of
-//! OSTs as text, [`moosefs_master`] asks a MooseFS master for targets, classes and chunks.
+//! [`provider`] chooses one by what was asked for and what the backing is. What it takes to talk
+//! to each: `place` walks to the files below a directory, [`lustre_abi`] has Lustre's layouts as
+//! bytes and its list of OSTs as text, [`moosefs_master`] asks a MooseFS master for targets, classes and chunks.
 
+mod auto;
 mod directories;
 mod error;
 mod fleet;
+mod lustre;
 pub mod lustre_abi;
+mod moosefs;
 pub mod moosefs_master;
+mod place;
 mod probe;
 mod select;
 mod settings;
 
+pub use auto::{ProviderError, check, provider};
 pub use directories::Directories;
 pub use error::OstError;
 pub use fleet::{Fleet, FleetStatus, InFlight, OstState, OstStatus};
+pub use lustre::Lustre;
+pub use moosefs::MooseFs;
+pub(crate) use place::{beneath, entries};
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
 pub use settings::{Kind, OstSettings};

@@ -172,7 +172,7 @@ fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
 fn seek_piece(handle: &Handle, piece: &Piece, data: bool) -> Result<Option<u64>> {
     let ByteRange { start, end } = piece.range;
     match piece.source {
-        Source::Log(_) => Ok(data.then_some(start)),
+        Source::Log(_) | Source::Subfile(_) => Ok(data.then_some(start)),
         Source::Zero => Ok((!data).then_some(start)),
         Source::Canonical => {
             let whence = if data {

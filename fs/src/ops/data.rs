@@ -18,6 +18,9 @@ use crate::inode::{NO_CAPS, NO_SETID};
 use layout_index::{ByteRange, DiskFile, Intro, StoreError, Timestamp};
 use std::os::unix::ffi::OsStringExt;
 
+/// How often a read is planned again because a subfile went away under it.
+const LOOKS: usize = 8;
+
 impl Overlay {
     /// The fast path: true when the bytes are in the log. Never waits, allocates or logs; whatever
     /// is in the way, `write` deals with.
@@ -129,7 +132,7 @@ impl Overlay {
         }
         let range = range_of(offset, buf)?;
         match handle.file.plan(range) {
-            Ok(plan) if !plan.needs_canonical() => {
+            Ok(plan) if plan.is_local() => {
                 let len = plan.range.len() as usize;
                 handle.file.read(&plan, &mut buf[..len], None)?;
                 Ok(Some(len))
@@ -145,18 +148,25 @@ impl Overlay {
             return Err(FsError::BadHandle(handle.fh));
         }
         let range = range_of(offset, buf)?;
-        match handle.file.plan(range) {
-            Ok(plan) => {
-                let len = plan.range.len() as usize;
-                handle
-                    .file
-                    .read(&plan, &mut buf[..len], Some(&handle.canonical))?;
-                Ok(len)
+        for _ in 0..LOOKS {
+            match read_planned(handle, range, buf) {
+                Err(StoreError::Clean) => return Ok(handle.canonical.read_at(buf, offset)?),
+                // Drained and removed since the plan was made: another plan says where to.
+                Err(StoreError::Vanished { .. }) => {}
+                other => return Ok(other?),
             }
-            Err(StoreError::Clean) => Ok(handle.canonical.read_at(buf, offset)?),
-            Err(e) => Err(e.into()),
         }
+        Ok(read_planned(handle, range, buf)?)
     }
+}
+
+fn read_planned(handle: &Handle, range: ByteRange, buf: &mut [u8]) -> layout_index::Result<usize> {
+    let plan = handle.file.plan(range)?;
+    let len = plan.range.len() as usize;
+    handle
+        .file
+        .read(&plan, &mut buf[..len], Some(&handle.canonical))?;
+    Ok(len)
 }
 
 fn range_of(offset: u64, buf: &[u8]) -> Result<ByteRange> {

@@ -47,7 +47,7 @@ use dashmap::DashMap;
 use layout_index::{FileId, Store};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -59,6 +59,17 @@ pub struct OverlayOptions {
     pub absorb: bool,
     /// How long the kernel may keep names and attributes without asking.
     pub ttl: Duration,
+    /// Where the file system below can be told where a new file's bytes go.
+    pub placement: Option<Arc<dyn Placement>>,
+}
+
+/// Chooses where the bytes of new canonical files go.
+pub trait Placement: Send + Sync {
+    /// Flags for the creation, so that the place can still be chosen.
+    fn create_flags(&self) -> i32;
+    /// Called with a file that was made just now, as the user who made it. Where this fails the
+    /// file is wherever the file system below puts it, which is never an error.
+    fn place(&self, file: BorrowedFd<'_>);
 }
 
 /// Called with a node number whose cached attributes the kernel must drop.
@@ -74,6 +85,7 @@ pub struct Overlay {
     store: Arc<Store>,
     absorb: bool,
     ttl: Duration,
+    placement: Option<Arc<dyn Placement>>,
     inodes: InodeTable,
     handles: DashMap<u64, Arc<Handle>>,
     dirs: DashMap<u64, Arc<DirHandle>>,
@@ -93,6 +105,7 @@ impl Overlay {
             store,
             absorb,
             ttl,
+            placement,
         } = options;
         let root = backing.root().try_clone_to_owned()?;
         let inodes = InodeTable::new(root, &backing.root_identity(), descriptors);
@@ -101,6 +114,7 @@ impl Overlay {
             store,
             absorb,
             ttl,
+            placement,
             inodes,
             handles: DashMap::new(),
             dirs: DashMap::new(),

@@ -22,7 +22,7 @@
 //! open tries read-write first: write-through and sparse seeks then work on every handle.
 
 use super::attr::truncate;
-use super::{At, Overlay, Unreferenced};
+use super::{At, Overlay, Placement, Unreferenced};
 use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
 use crate::backing::{AsUser, Creds, sys};
 use crate::errno::{FsError, Result};
@@ -91,9 +91,16 @@ impl Overlay {
         self.need_room()?;
         let made = {
             let _as_caller = creds.enter()?;
+            let placement = self.placement.as_deref();
+            let chosen_later = placement.map_or(0, Placement::create_flags);
             with_umask(umask, mode & 0o7777, |mode| {
                 let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
-                sys::open_beneath(dir.fd(), name.as_c(), flags, mode)
+                sys::open_beneath(dir.fd(), name.as_c(), flags | chosen_later, mode)
+            })
+            .inspect(|made| {
+                if let Some(placement) = placement {
+                    placement.place(made.as_fd());
+                }
             })
         };
         let (inode, entry, canonical) = match made {

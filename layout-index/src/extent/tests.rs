@@ -23,6 +23,10 @@ fn byte_of(place: Place, start: u64, at: u64) -> (u8, u64) {
             unit.segment as u8 + 10,
             u64::from(unit.offset) + u64::from(skip) + at - start,
         ),
+        Place::Subfile { unit, skip } => (
+            unit.subfile as u8 + 100,
+            u64::from(unit.block) * BLOCK + u64::from(skip) + at - start,
+        ),
         Place::Zero => (1, 0),
         Place::Canonical => (2, 0),
     }
@@ -47,7 +51,7 @@ fn flatten(map: &ExtentMap) -> Vec<Option<(u8, u64)>> {
 proptest! {
     #[test]
     fn newest_byte_wins_and_replaced_parts_are_reported(
-        ops in prop::collection::vec((0..SPACE - 1, 1u64..40, 0u8..4), 1..120)
+        ops in prop::collection::vec((0..SPACE - 1, 1u64..40, 0u8..5), 1..120)
     ) {
         let mut map = ExtentMap::default();
         let mut model: Vec<Option<(u8, u64)>> = vec![None; SPACE as usize];
@@ -71,6 +75,15 @@ proptest! {
             let place = match kind {
                 0 => Place::Zero,
                 1 => Place::Canonical,
+                4 => Place::Subfile {
+                    unit: SubUnit {
+                        subfile: n as u32 % 4,
+                        block: n as u32,
+                        len: (end - start) as u32,
+                        crc: 0,
+                    },
+                    skip: 0,
+                },
                 _ => log(n as u32 % 4, n as u32 * 1000, (end - start) as u32, 0),
             };
             map.insert(start, Extent { end, seq: Seq(n as u64), place }, note);

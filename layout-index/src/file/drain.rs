@@ -108,10 +108,7 @@ impl File {
             let mark = life.has_lower_layers();
             life.forget(&self.shared, stripe.range, stripe.upto, &keep, mark);
             let drained = view.extents.iter().filter(|(_, e)| e.seq <= stripe.upto);
-            return Ok(drained
-                .filter_map(|(s, e)| e.payload(*s))
-                .map(|(_, bytes)| bytes)
-                .sum());
+            return Ok(drained.map(|(s, e)| e.undrained(*s)).sum());
         }
     }
 

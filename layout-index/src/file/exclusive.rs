@@ -248,5 +248,6 @@ pub(crate) fn row_of(payload: &IntroPayload) -> FileRow {
         mtime: intro.mtime,
         limit: if payload.cut { intro.size } else { u64::MAX },
         unlinked: false,
+        subfiles: Vec::new(),
     }
 }

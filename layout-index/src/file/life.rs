@@ -6,6 +6,7 @@
 use crate::extent::{Extent, ExtentMap, Place};
 use crate::index::FileRow;
 use crate::shared::{Gone, Shared, Tally};
+use crate::subfile::Subfile;
 use crate::types::{ByteRange, FileNo, Seq, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,9 +60,7 @@ impl Life {
         if let Some(time) = time {
             self.row.mtime = time;
         }
-        if let Some((_, bytes)) = extent.payload(start) {
-            shared.took(&self.tally, bytes);
-        }
+        shared.took(&self.tally, start, &extent);
         self.insert(shared, start, extent, why);
     }
 
@@ -124,6 +123,21 @@ impl Life {
 
     pub fn set_mtime(&mut self, time: Timestamp) {
         self.row.mtime = time;
+        self.changed();
+    }
+
+    pub fn add_subfile(&mut self, shared: &Shared, subfile: Arc<Subfile>) {
+        if self.row.subfiles.iter().all(|row| row.no != subfile.no()) {
+            self.row.subfiles.push(subfile.row().clone());
+        }
+        shared.subfiles.add(subfile);
+        self.changed();
+    }
+
+    /// Nothing refers to the subfile any more.
+    pub fn drop_subfile(&mut self, shared: &Shared, no: u32) {
+        self.row.subfiles.retain(|row| row.no != no);
+        shared.subfiles.retire(no);
         self.changed();
     }
 
@@ -221,6 +235,9 @@ impl Life {
         self.hot
             .remove(ByteRange::ALL, |s, e| shared.dropped(tally, s, &e, why));
         count_hot(shared, before, self.hot.len());
+        for row in self.row.subfiles.drain(..) {
+            shared.subfiles.retire(row.no);
+        }
     }
 }
 

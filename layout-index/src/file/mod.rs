@@ -21,13 +21,15 @@ mod drain;
 mod exclusive;
 mod life;
 mod read;
+mod subfile;
 mod through;
 mod write;
 
 pub use exclusive::Exclusive;
 pub(crate) use exclusive::{IntroPayload, row_of};
 pub(crate) use life::Life;
-pub use read::{LogPiece, Piece, Plan, Source};
+pub use read::{LogPiece, Piece, Plan, Source, SubfilePiece};
+pub use subfile::Subfiled;
 
 use crate::ranges::{RangeGuard, RangeLocks, RangeSet, Ticket};
 use crate::shared::Shared;

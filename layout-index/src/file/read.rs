@@ -8,8 +8,9 @@ use super::{DirtyStripe, File, Life};
 use crate::checksum;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
-use crate::extent::{Extent, ExtentMap, Place, Unit};
+use crate::extent::{BLOCK, Extent, ExtentMap, Place, SubUnit, Unit};
 use crate::log::segment::Segment;
+use crate::subfile::Subfile;
 use crate::types::{ByteRange, FileNo, Seq};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,10 +24,19 @@ pub struct LogPiece {
     segment: Arc<Segment>,
 }
 
+/// Bytes in a subfile.
+#[derive(Clone, Debug)]
+pub struct SubfilePiece {
+    pub unit: SubUnit,
+    pub skip: u32,
+    pub subfile: Arc<Subfile>,
+}
+
 /// Where the newest bytes of a range are.
 #[derive(Clone, Debug)]
 pub enum Source {
     Log(LogPiece),
+    Subfile(SubfilePiece),
     /// Reads as zeros: a hole, or past what the canonical file may still show.
     Zero,
     Canonical,
@@ -48,10 +58,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn needs_canonical(&self) -> bool {
-        self.pieces
-            .iter()
-            .any(|p| matches!(p.source, Source::Canonical))
+    /// Needs nothing but the log: reading it waits for no other machine.
+    pub fn is_local(&self) -> bool {
+        let local = |p: &Piece| matches!(p.source, Source::Log(_) | Source::Zero);
+        self.pieces.iter().all(local)
     }
 }
 
@@ -210,13 +220,28 @@ impl File {
                     segment,
                 })
             }
+            Place::Subfile { unit, skip } => {
+                let subfile = self.shared.subfiles.get(unit.subfile);
+                let subfile = subfile.ok_or_else(|| {
+                    StoreError::Unusable(format!(
+                        "file {} bytes {range}: no subfile has number {}",
+                        self.id, unit.subfile
+                    ))
+                })?;
+                Source::Subfile(SubfilePiece {
+                    unit,
+                    skip,
+                    subfile,
+                })
+            }
             Place::Zero => Source::Zero,
             Place::Canonical => Source::Canonical,
         };
         Ok(Piece { range, source })
     }
 
-    /// Fills `buf`, which is `plan.range`. Needs `canonical` only if the plan does.
+    /// Fills `buf`, which is `plan.range`. Needs `canonical` only if the plan does. `Vanished`: a
+    /// subfile was drained and removed since the plan was made; make another one.
     pub fn read(
         &self,
         plan: &Plan,
@@ -229,6 +254,7 @@ impl File {
             match &piece.source {
                 Source::Zero => part.fill(0),
                 Source::Log(log) => self.read_log(piece.range, log, part)?,
+                Source::Subfile(sub) => self.read_subfile(piece.range, sub, part)?,
                 Source::Canonical => {
                     let canonical = canonical.ok_or(StoreError::Clean)?;
                     let n = canonical
@@ -264,8 +290,67 @@ impl File {
         })
     }
 
+    fn read_subfile(&self, range: ByteRange, piece: &SubfilePiece, out: &mut [u8]) -> Result<()> {
+        let row = piece.subfile.row();
+        let failed = |op: &'static str, source: std::io::Error| match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESTALE) => StoreError::Vanished {
+                file: self.id,
+                range,
+                subfile: row.name.clone(),
+                ost: row.ost_name.clone(),
+            },
+            _ => StoreError::io(op, format!("{} on OST {}", row.name, row.ost_name), source),
+        };
+        let opener = self.shared.subfiles.opener.read().clone();
+        let opener = opener.ok_or_else(|| {
+            StoreError::Unusable(format!(
+                "file {} bytes {range} are in a subfile on OST {}, and no targets are known here; mount with the same --ost as before",
+                self.id, row.ost_name
+            ))
+        })?;
+        let file = piece
+            .subfile
+            .file(&*opener)
+            .map_err(|e| failed("open", e))?;
+        let at = u64::from(piece.unit.block) * BLOCK;
+        let damaged = || StoreError::SubfileChecksum {
+            file: self.id,
+            range,
+            subfile: row.name.clone(),
+            ost: row.ost_name.clone(),
+        };
+        let whole = piece.skip == 0 && out.len() == piece.unit.len as usize;
+        if whole {
+            let n = file.read_at(out, at).map_err(|e| failed("read", e))?;
+            let good = n == out.len() && checksum::crc32c(out) == piece.unit.crc;
+            return if good { Ok(()) } else { Err(damaged()) };
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.resize(piece.unit.len as usize, 0);
+            let n = file.read_at(scratch, at).map_err(|e| failed("read", e))?;
+            if n != scratch.len() || checksum::crc32c(scratch) != piece.unit.crc {
+                return Err(damaged());
+            }
+            let skip = piece.skip as usize;
+            let part = scratch.get(skip..skip + out.len()).ok_or_else(damaged)?;
+            out.copy_from_slice(part);
+            Ok(())
+        })
+    }
+
     /// Stripes with undrained bytes at or after `from`, at most `max`, in file order.
     pub fn dirty_stripes(&self, stripe: u64, from: u64, max: usize) -> Result<Vec<DirtyStripe>> {
+        self.stripes(stripe, from, max, |place| *place != Place::Canonical)
+    }
+
+    /// Stripes with bytes in places that `counts`.
+    pub(super) fn stripes(
+        &self,
+        stripe: u64,
+        from: u64,
+        max: usize,
+        counts: impl Fn(&Place) -> bool,
+    ) -> Result<Vec<DirtyStripe>> {
         let mut found: Vec<DirtyStripe> = Vec::new();
         let mut window = ByteRange {
             start: from,
@@ -289,7 +374,7 @@ impl File {
             }
             let view = self.view(window)?;
             for (start, extent) in view.extents {
-                if extent.place == Place::Canonical {
+                if !counts(&extent.place) {
                     continue;
                 }
                 let mut at = start;
@@ -316,7 +401,7 @@ impl File {
         }
     }
 
-    /// Bytes that the log holds and the canonical file does not, counted extent by extent. The
+    /// Bytes that the canonical file does not have, counted extent by extent. The
     /// books ([`File::stat`]) may count too many until the next merge. Zero when clean.
     pub fn count_undrained(&self) -> Result<u64> {
         match self.count_layers() {
@@ -339,13 +424,8 @@ impl File {
                 start,
                 end: start.saturating_add(WINDOW),
             };
-            let payload = |(s, e): &(u64, Extent)| e.payload(*s).map(|(_, bytes)| bytes);
-            sum += self
-                .view(window)?
-                .extents
-                .iter()
-                .filter_map(payload)
-                .sum::<u64>();
+            let extents = self.view(window)?.extents;
+            sum += extents.iter().map(|(s, e)| e.undrained(*s)).sum::<u64>();
             from = window.end;
         }
         Ok(sum)
@@ -372,7 +452,7 @@ impl File {
             };
             for piece in pieces
                 .into_iter()
-                .filter(|p| matches!(p.source, Source::Log(_)))
+                .filter(|p| matches!(p.source, Source::Log(_) | Source::Subfile(_)))
             {
                 buf.resize(piece.range.len() as usize, 0);
                 let plan = Plan {

@@ -5,10 +5,13 @@
 //! acknowledged), S6 (nothing is freed before what replaces it is durable).
 
 use super::*;
-use crate::disk::{DiskFile, RealDisk, RealFile};
+use crate::disk::{Disk, DiskFile, RealDisk, RealFile};
 use crate::error::StoreError;
+use crate::extent::{BLOCK, SubUnit};
+use crate::index::SubfileRow;
 use crate::space::SpaceOptions;
 use crate::store::{Store, StoreOptions};
+use crate::subfile::{Subfile, Subfiles};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::io::IoSlice;
@@ -41,7 +44,17 @@ fn open(dir: &Path) -> Arc<Store> {
     let (store, report) = Store::open(options, Arc::new(RealDisk)).unwrap();
     assert_eq!(report.damaged, Vec::<String>::new());
     assert_eq!(report.torn, 0);
+    store.set_subfiles(Arc::new(Targets(dir.join("subfiles"))));
     store
+}
+
+/// An OST that is a directory.
+struct Targets(std::path::PathBuf);
+
+impl Subfiles for Targets {
+    fn open(&self, row: &SubfileRow) -> std::io::Result<Arc<dyn DiskFile>> {
+        RealDisk.open(&self.0.join(&row.name))
+    }
 }
 
 impl Rig {
@@ -56,6 +69,7 @@ impl Rig {
             .unwrap();
         let store = open(dir.path());
         let file_object = store.file(ID);
+        std::fs::create_dir(dir.path().join("subfiles")).unwrap();
         Rig {
             dir,
             store: Some(store),
@@ -144,6 +158,91 @@ impl Rig {
         if offset < end {
             self.place(offset, &vec![0; (end - offset) as usize]);
         }
+    }
+
+    /// The subfile that units go to now; a new one when there is none.
+    fn subfile(&self) -> Arc<Subfile> {
+        if let Some(known) = self.file().subfiles().pop() {
+            return known;
+        }
+        let no = self.store().new_subfile_no();
+        let row = SubfileRow {
+            no,
+            ost: 0,
+            ost_name: "here".into(),
+            name: format!("{}{no}", self.store().subfile_prefix()),
+        };
+        let path = self.dir.path().join("subfiles").join(&row.name);
+        let file = RealDisk.create(&path).unwrap();
+        let subfile = Arc::new(Subfile::made(row, file));
+        self.file().add_subfile(subfile.clone()).unwrap();
+        subfile
+    }
+
+    /// Copies up to `max` stripes to a subfile, as the flusher does. What it gives back has yet
+    /// to be recorded.
+    fn copy_to_subfile(&self, max: usize) -> Vec<Subfiled> {
+        let file = self.file();
+        let stripes = match file.log_stripes(STRIPE, 0, max) {
+            Err(StoreError::Clean) => return Vec::new(),
+            other => other.unwrap(),
+        };
+        let targets = Targets(self.dir.path().join("subfiles"));
+        let mut done = Vec::new();
+        for stripe in stripes {
+            let snapshot = file.log_snapshot(stripe.range).unwrap();
+            for piece in &snapshot.pieces {
+                let mut buf = vec![0xee; piece.range.len() as usize];
+                let plan = Plan {
+                    range: piece.range,
+                    size: u64::MAX,
+                    pieces: vec![piece.clone()],
+                };
+                file.read(&plan, &mut buf, None).unwrap();
+                let subfile = self.subfile();
+                let open = subfile.file(&targets).unwrap();
+                let at = subfile.reserve(&*open, piece.range.len()).unwrap().unwrap();
+                open.write_at(&[IoSlice::new(&buf)], at).unwrap();
+                open.sync().unwrap();
+                done.push(Subfiled {
+                    range: piece.range,
+                    upto: snapshot.upto,
+                    unit: SubUnit {
+                        subfile: subfile.no(),
+                        block: (at / BLOCK) as u32,
+                        len: buf.len() as u32,
+                        crc: crate::checksum::crc32c(&buf),
+                    },
+                });
+            }
+        }
+        done
+    }
+
+    /// Removes what may be removed, and everything that only a killed daemon knew.
+    fn remove_retired(&self, orphans: bool) {
+        let dir = self.dir.path().join("subfiles");
+        for gone in self.store().take_retired_subfiles().unwrap() {
+            match std::fs::remove_file(dir.join(&gone.row().name)) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                other => other.unwrap(),
+            }
+        }
+        if orphans {
+            let known = self.store().subfiles();
+            for entry in std::fs::read_dir(&dir).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                if known.iter().all(|s| s.row().name != name) {
+                    std::fs::remove_file(dir.join(name)).unwrap();
+                }
+            }
+        }
+    }
+
+    fn subfiles_there(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("subfiles"))
+            .unwrap()
+            .count()
     }
 
     /// Drains up to `max` stripes, as the flusher does.
@@ -257,19 +356,47 @@ fn run(seed: u64, steps: usize) {
                 rig.drain(max);
                 format!("drain {max}")
             }
-            72..78 => {
+            72..75 => {
+                let done = rig.copy_to_subfile(rng.random_range(1..6));
+                // Anything may happen while the bytes are on their way.
+                match rng.random_range(0..5) {
+                    0 => rig.write(offset, len),
+                    1 => rig.truncate(offset),
+                    2 => rig.zero(offset, len, true),
+                    3 => rig.store().checkpoint().unwrap(),
+                    _ => {}
+                }
+                rig.file().subfiled(&done).unwrap();
+                if rng.random_bool(0.5) {
+                    rig.file().retire_empty_subfiles(0).unwrap();
+                }
+                rig.remove_retired(false);
+                format!("subfile {} units", done.len())
+            }
+            75..78 => {
                 rig.drain_all();
+                rig.remove_retired(false);
                 "drain all".into()
             }
             78..86 => {
                 rig.store().checkpoint().unwrap();
                 let counted = rig.file().count_undrained().unwrap();
                 let (books, live) = (rig.store().totals().undrained, rig.store().space().live);
-                assert_eq!((books, live), (counted, counted), "seed {seed} step {step}");
+                let in_log = rig.store().totals().in_log;
+                assert_eq!((books, live), (counted, in_log), "seed {seed} step {step}");
+                let in_subfiles: u64 = rig.store().subfiles().iter().map(|s| s.live()).sum();
+                assert_eq!(in_log + in_subfiles, counted, "seed {seed} step {step}");
                 "checkpoint".into()
             }
-            86..90 => {
+            86..88 => {
+                rig.copy_to_subfile(3);
                 rig.crash();
+                rig.remove_retired(true);
+                "crash with bytes on their way to a subfile".into()
+            }
+            88..90 => {
+                rig.crash();
+                rig.remove_retired(true);
                 "crash".into()
             }
             _ => {
@@ -289,6 +416,12 @@ fn run(seed: u64, steps: usize) {
         rig.store().space().live,
         0,
         "seed {seed}: live bytes of a clean store"
+    );
+    rig.remove_retired(false);
+    assert_eq!(
+        rig.subfiles_there(),
+        0,
+        "seed {seed}: subfiles of a clean store"
     );
 }
 
@@ -432,7 +565,7 @@ fn a_segment_that_recovery_began_is_kept() {
 fn inspect_shows_the_store_without_opening_it() {
     let mut rig = Rig::new();
     rig.write(0, 5000);
-    let seen = Store::inspect(&rig.dir.path().join("store"), true).unwrap();
+    let seen = Store::inspect(&rig.dir.path().join("store"), true, None).unwrap();
     assert_eq!(
         (seen.files.len(), seen.undrained, seen.files[0].size),
         (1, 5000, 5000)

@@ -2,7 +2,7 @@
 
 use super::FileRow;
 use crate::error::{Result, StoreError};
-use crate::extent::{Extent, Place, Unit};
+use crate::extent::{Extent, Place, SubUnit, Unit};
 use crate::types::{FileNo, Seq};
 
 pub const CHECKPOINT: &[u8] = b"c";
@@ -48,17 +48,25 @@ pub fn encode_extent(extent: &Extent) -> [u8; VALUE_LEN] {
     match extent.place {
         Place::Log { unit, skip } => {
             v[16] = 1;
-            for (n, word) in [unit.segment, unit.offset, unit.len, unit.crc, skip]
-                .iter()
-                .enumerate()
-            {
-                v[17 + 4 * n..][..4].copy_from_slice(&word.to_le_bytes());
-            }
+            words(
+                &mut v,
+                [unit.segment, unit.offset, unit.len, unit.crc, skip],
+            );
         }
         Place::Zero => v[16] = 2,
         Place::Canonical => v[16] = 3,
+        Place::Subfile { unit, skip } => {
+            v[16] = 4;
+            words(&mut v, [unit.subfile, unit.block, unit.len, unit.crc, skip]);
+        }
     }
     v
+}
+
+fn words(v: &mut [u8; VALUE_LEN], words: [u32; 5]) {
+    for (place, word) in v[17..].chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
 }
 
 pub fn decode_extent(no: FileNo, value: &[u8]) -> Result<Extent> {
@@ -83,6 +91,15 @@ pub fn decode_extent(no: FileNo, value: &[u8]) -> Result<Extent> {
         },
         2 => Place::Zero,
         3 => Place::Canonical,
+        4 => Place::Subfile {
+            unit: SubUnit {
+                subfile: word(17),
+                block: word(21),
+                len: word(25),
+                crc: word(29),
+            },
+            skip: word(33),
+        },
         _ => return Err(bad()),
     };
     Ok(Extent {
@@ -117,7 +134,18 @@ mod tests {
             len: 3,
             crc: 0xffff_fffe,
         };
-        for place in [Place::Log { unit, skip: 5 }, Place::Zero, Place::Canonical] {
+        let sub = SubUnit {
+            subfile: 6,
+            block: u32::MAX,
+            len: 7,
+            crc: 8,
+        };
+        for place in [
+            Place::Log { unit, skip: 5 },
+            Place::Zero,
+            Place::Canonical,
+            Place::Subfile { unit: sub, skip: 9 },
+        ] {
             let extent = Extent {
                 end: u64::MAX - 1,
                 seq: Seq(1 << 50),

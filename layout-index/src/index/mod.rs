@@ -34,6 +34,21 @@ pub struct FileRow {
     /// Canonical bytes from here on are not to be seen: a truncate that the drain has yet to do.
     pub limit: u64,
     pub unlinked: bool,
+    /// Where bytes of this life are that the log need not have any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subfiles: Vec<SubfileRow>,
+}
+
+/// A subfile, as the log and the index know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubfileRow {
+    /// Its number in this store; never reused.
+    pub no: u32,
+    /// The OST's number and name when it was made. The number is what finds it again.
+    pub ost: u32,
+    pub ost_name: String,
+    /// Its name on that OST.
+    pub name: String,
 }
 
 #[derive(Debug)]

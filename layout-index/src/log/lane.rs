@@ -1,6 +1,6 @@
 //! One lane: the segment it appends to and where in it.
 
-use super::record::{Kind, Payload, RECORD_LEN, Record};
+use super::record::{Kind, Payload, RECORD_LEN, Record, SubPlace};
 use super::segment::{Segment, records_len};
 use super::{Log, Room, Write};
 use crate::checksum;
@@ -90,7 +90,7 @@ impl Lane {
                     if c.file == write.file
                         && c.file_end == file_at
                         && c.unit_len + len <= UNIT_MAX
-                        && write.kind != Kind::Intro =>
+                        && write.kind.is_data() =>
                 {
                     Chain {
                         file_end: file_at + u64::from(len),
@@ -119,10 +119,11 @@ impl Lane {
                     back: unit.unit_len - len,
                     crc: unit.crc,
                 },
+                sub: SubPlace::default(),
             };
             bytes[n * RECORD_LEN..][..RECORD_LEN].copy_from_slice(&record.encode(segment.salt));
             records[n] = record;
-            chain = (write.kind != Kind::Intro).then_some(unit);
+            chain = write.kind.is_data().then_some(unit);
             data_at += u64::from(len);
         }
         segment.write_records(&bytes[..count * RECORD_LEN], self.records_at)?;

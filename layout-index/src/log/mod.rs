@@ -161,6 +161,13 @@ impl Log {
         }
     }
 
+    /// Takes no more appends, because the store is closed: a thread that hung in another file
+    /// system until now must not write beside the next daemon.
+    pub fn close(&self) {
+        self.failure
+            .get_or_init(|| ("closing".into(), "the store is closed".into()));
+    }
+
     pub fn segment(&self, id: u32) -> Option<Arc<Segment>> {
         self.segments.read().get(&id).cloned()
     }

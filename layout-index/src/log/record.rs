@@ -4,7 +4,7 @@
 //! itself only, and user bytes can never be taken for a record. Byte table: `docs/FORMAT.md`.
 
 use crate::checksum;
-use crate::extent::{Extent, Place, Unit};
+use crate::extent::{Extent, Place, SubUnit, UNIT_MAX, Unit};
 use crate::types::{FileNo, Seq, Timestamp};
 
 pub const RECORD_LEN: usize = 64;
@@ -38,20 +38,48 @@ pub enum Kind {
     Synced = 12,
     /// Payload that compaction moved here; not a write of the user's.
     Moved = 13,
+    /// A subfile was made for this life; the payload says where.
+    Subfile = 14,
+    /// The range's newest bytes are in a subfile, synced: `sub` says where.
+    Subfiled = 15,
+    /// Nothing is in subfile `arg` any more: it may be removed.
+    SubfileGone = 16,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
         let all = [
-            Write, Intro, Truncate, Zero, Mtime, Drained, Through, Trimmed, Clean, Unlinked,
-            Discard, Synced, Moved,
+            Write,
+            Intro,
+            Truncate,
+            Zero,
+            Mtime,
+            Drained,
+            Through,
+            Trimmed,
+            Clean,
+            Unlinked,
+            Discard,
+            Synced,
+            Moved,
+            Subfile,
+            Subfiled,
+            SubfileGone,
         ];
         all.into_iter().find(|k| *k as u8 == byte)
     }
 
+    /// Its payload is bytes of the user's.
+    pub fn is_data(self) -> bool {
+        matches!(self, Kind::Write | Kind::Moved)
+    }
+
     pub fn has_payload(self) -> bool {
-        matches!(self, Kind::Write | Kind::Intro | Kind::Moved)
+        matches!(
+            self,
+            Kind::Write | Kind::Intro | Kind::Moved | Kind::Subfile
+        )
     }
 }
 
@@ -66,6 +94,15 @@ pub struct Record {
     /// Meaning depends on the kind. With a payload: its place and checksum.
     pub arg: u64,
     pub payload: Payload,
+    /// Of `Subfiled` only.
+    pub sub: SubPlace,
+}
+
+/// `skip` bytes into a unit of a subfile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubPlace {
+    pub unit: SubUnit,
+    pub skip: u32,
 }
 
 /// Where a record's payload is: the last `len` bytes of a unit that began `back` bytes earlier.
@@ -88,6 +125,7 @@ impl Record {
             time: Timestamp(0),
             arg: 0,
             payload: Payload::default(),
+            sub: SubPlace::default(),
         }
     }
 
@@ -113,6 +151,18 @@ impl Record {
         }
     }
 
+    /// The extent that `Subfiled` makes.
+    pub fn sub_extent(&self) -> Extent {
+        Extent {
+            end: self.offset + self.len,
+            seq: self.seq,
+            place: Place::Subfile {
+                unit: self.sub.unit,
+                skip: self.sub.skip,
+            },
+        }
+    }
+
     /// `salt` ties the record to its store and segment.
     pub fn encode(&self, salt: u32) -> [u8; RECORD_LEN] {
         let mut b = [0u8; RECORD_LEN];
@@ -122,7 +172,13 @@ impl Record {
         b[24..32].copy_from_slice(&self.offset.to_le_bytes());
         b[32..40].copy_from_slice(&self.len.to_le_bytes());
         b[40..48].copy_from_slice(&self.time.0.to_le_bytes());
-        if self.kind.has_payload() {
+        if self.kind == Kind::Subfiled {
+            let SubPlace { unit, skip } = self.sub;
+            let words = [unit.block, unit.len, unit.subfile, skip, unit.crc];
+            for (place, word) in b[40..60].chunks_exact_mut(4).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        } else if self.kind.has_payload() {
             b[48..52].copy_from_slice(&self.payload.offset.to_le_bytes());
             b[52..56].copy_from_slice(&self.payload.back.to_le_bytes());
             b[56..60].copy_from_slice(&self.payload.crc.to_le_bytes());
@@ -151,9 +207,24 @@ impl Record {
             time: Timestamp(u64_at(40)),
             arg: 0,
             payload: Payload::default(),
+            sub: SubPlace::default(),
         };
         record.offset.checked_add(record.len)?;
-        if kind.has_payload() {
+        if kind == Kind::Subfiled {
+            record.time = Timestamp(0);
+            let unit = SubUnit {
+                block: u32_at(40),
+                len: u32_at(44),
+                subfile: u32_at(48),
+                crc: u32_at(56),
+            };
+            let skip = u32_at(52);
+            let within = u64::from(skip).checked_add(record.len)? <= u64::from(unit.len);
+            if record.len == 0 || !within || unit.len > UNIT_MAX {
+                return None;
+            }
+            record.sub = SubPlace { unit, skip };
+        } else if kind.has_payload() {
             record.payload = Payload {
                 offset: u32_at(48),
                 back: u32_at(52),
@@ -189,6 +260,24 @@ mod tests {
                 back: 4096,
                 crc: 0xdead_beef,
             },
+            sub: SubPlace::default(),
+        }
+    }
+
+    fn subfiled() -> Record {
+        Record {
+            offset: 1 << 40,
+            len: 300,
+            sub: SubPlace {
+                unit: SubUnit {
+                    subfile: 7,
+                    block: u32::MAX,
+                    len: 400,
+                    crc: 0xdead_beef,
+                },
+                skip: 100,
+            },
+            ..Record::control(Kind::Subfiled, FileNo(3))
         }
     }
 
@@ -202,6 +291,16 @@ mod tests {
             ..Record::control(Kind::Drained, FileNo(1))
         };
         assert_eq!(Record::decode(&drained.encode(9), 9), Some(drained));
+        assert_eq!(Record::decode(&subfiled().encode(9), 9), Some(subfiled()));
+    }
+
+    #[test]
+    fn a_piece_that_sticks_out_of_its_unit_is_refused() {
+        let mut record = subfiled();
+        record.len += 1;
+        assert_eq!(Record::decode(&record.encode(9), 9), None);
+        record.sub.unit.len = u32::MAX;
+        assert_eq!(Record::decode(&record.encode(9), 9), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::index::Index;
 use crate::log::Log;
 use crate::recovery::{self, RecoveryReport};
 use crate::space::{SpaceBook, SpaceOptions};
+use crate::subfile::Subfiles;
 use crate::superblock::Superblock;
 use crate::types::FileId;
 use serde::{Deserialize, Serialize};
@@ -43,8 +44,13 @@ pub struct Inspection {
 }
 
 impl Store {
-    /// `verify` also reads every undrained byte and checks it.
-    pub fn inspect(dir: &Path, verify: bool) -> Result<Inspection> {
+    /// `verify` also reads every undrained byte and checks it; what is in subfiles is opened with
+    /// `subfiles`.
+    pub fn inspect(
+        dir: &Path,
+        verify: bool,
+        subfiles: Option<Arc<dyn Subfiles>>,
+    ) -> Result<Inspection> {
         let disk = RealDisk;
         let superblock = Superblock::load(&disk, dir)?.ok_or_else(|| {
             StoreError::Unusable(format!("{} is not a Forebay store", dir.display()))
@@ -60,6 +66,7 @@ impl Store {
         );
         let log = Log::open_read_only(Arc::new(disk), dir.join("log"), superblock.key, space)?;
         let shared = new_shared(log, index, u64::MAX);
+        *shared.subfiles.opener.write() = subfiles;
         let report = recovery::recover(&shared)?;
         let mut files: Vec<InspectedFile> = shared
             .all_files()

@@ -11,8 +11,9 @@ use crate::file::File;
 use crate::index::Index;
 use crate::log::Log;
 use crate::recovery::{self, RecoveryReport};
-use crate::shared::{Entry, Shared};
+use crate::shared::{Entry, Shared, SubfileBook};
 use crate::space::{Space, SpaceBook, SpaceOptions};
+use crate::subfile::{Subfile, Subfiles};
 use crate::superblock::{FORMAT, ROCKSDB, Superblock};
 use crate::types::FileId;
 use parking_lot::Mutex;
@@ -61,8 +62,12 @@ pub struct Totals {
     pub superseded: u64,
     /// Written through to the canonical file.
     pub through: u64,
-    /// In the log and not in the canonical file.
+    /// In the log or in subfiles, and not in the canonical file.
     pub undrained: u64,
+    /// Of those, what is nowhere but in the log.
+    pub in_log: u64,
+    /// Written to subfiles, synced and recorded.
+    pub subfiled: u64,
 }
 
 #[derive(Debug)]
@@ -71,6 +76,7 @@ pub struct Store {
     dir: PathBuf,
     node: String,
     backing: PathBuf,
+    id: u64,
     lock: Mutex<Option<lock::Lock>>,
 }
 
@@ -108,6 +114,7 @@ impl Store {
             dir,
             node: superblock.node,
             backing: superblock.backing,
+            id: superblock.id,
             lock: Mutex::new(Some(lock)),
         };
         Ok((Arc::new(store), report))
@@ -157,6 +164,7 @@ impl Store {
 
     pub fn totals(&self) -> Totals {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let undrained = get(&self.shared.undrained);
         Totals {
             appended: get(&self.shared.log.appended),
             // Drained bytes are durable too, whether or not the log was ever synced.
@@ -164,7 +172,9 @@ impl Store {
             canonical: get(&self.shared.canonical),
             superseded: get(&self.shared.superseded),
             through: get(&self.shared.through),
-            undrained: get(&self.shared.undrained),
+            undrained,
+            in_log: undrained.saturating_sub(get(&self.shared.in_subfiles)),
+            subfiled: get(&self.shared.subfiled),
         }
     }
 
@@ -175,6 +185,49 @@ impl Store {
 
     pub fn set_listener(&self, listener: Box<dyn Fn(Event) + Send + Sync>) {
         *self.shared.listener.write() = Some(listener);
+    }
+
+    /// Who opens subfiles. Until this is called, bytes in them cannot be read.
+    pub fn set_subfiles(&self, subfiles: Arc<dyn Subfiles>) {
+        *self.shared.subfiles.opener.write() = Some(subfiles);
+    }
+
+    /// A number for a new subfile.
+    pub fn new_subfile_no(&self) -> u32 {
+        self.shared.subfiles.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// All subfiles that lives refer to.
+    pub fn subfiles(&self) -> Vec<Arc<Subfile>> {
+        self.shared
+            .subfiles
+            .known
+            .read()
+            .values()
+            .cloned()
+            .collect()
+    }
+
+    /// Subfiles that may be removed from their OSTs now: nothing refers to them, also not after
+    /// a power failure. Whoever gets one from here removes it; if that fails, it is an orphan
+    /// that the next start finds.
+    pub fn take_retired_subfiles(&self) -> Result<Vec<Arc<Subfile>>> {
+        if self.shared.subfiles.retired.lock().is_empty() {
+            return Ok(Vec::new());
+        }
+        let retired = std::mem::take(&mut *self.shared.subfiles.retired.lock());
+        match self.shared.log.sync() {
+            Ok(()) => Ok(retired),
+            Err(error) => {
+                self.shared.subfiles.retired.lock().extend(retired);
+                Err(error)
+            }
+        }
+    }
+
+    /// What the names of this store's subfiles begin with: no other store has the same.
+    pub fn subfile_prefix(&self) -> String {
+        format!("{:016x}-", self.id)
     }
 
     /// Everything acknowledged is durable when this returns.
@@ -207,6 +260,7 @@ impl Store {
             Some(failure) => Err(failure),
             None => crate::maintain::checkpoint(&self.shared),
         };
+        self.shared.log.close();
         self.lock.lock().take();
         result
     }
@@ -257,6 +311,8 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
         ended: Mutex::default(),
         listener: parking_lot::RwLock::new(None),
         undrained: AtomicU64::new(0),
+        in_subfiles: AtomicU64::new(0),
+        subfiled: AtomicU64::new(0),
         canonical: AtomicU64::new(0),
         superseded: AtomicU64::new(0),
         through: AtomicU64::new(0),
@@ -265,6 +321,7 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
         hot_limit: (hot_limit / 3).max(1024),
         behind: AtomicBool::new(false),
         maintenance: Default::default(),
+        subfiles: SubfileBook::default(),
     })
 }
 
@@ -315,7 +372,8 @@ fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superbl
             rocksdb: ROCKSDB.into(),
             node: options.node.clone(),
             backing: options.backing.clone(),
-            key: random_key(),
+            key: random() as u32,
+            id: random_id(),
         };
         sync_parent(disk, dir)?;
         new.save(disk, dir)?;
@@ -339,17 +397,27 @@ fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superbl
             found.node
         )));
     }
-    if found.rocksdb != ROCKSDB {
-        found.rocksdb = ROCKSDB.into();
+    let old = found.clone();
+    if found.format < FORMAT {
+        found.format = FORMAT;
+        found.id = random_id();
+    }
+    found.rocksdb = ROCKSDB.into();
+    if found != old {
         found.save(disk, dir)?;
     }
     Ok(found)
 }
 
-fn random_key() -> u32 {
+/// TOML's integers have a sign.
+fn random_id() -> u64 {
+    random() >> 1
+}
+
+fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // The standard library's per-process random keys are as unpredictable as this needs.
     std::collections::hash_map::RandomState::new()
         .build_hasher()
-        .finish() as u32
+        .finish()
 }

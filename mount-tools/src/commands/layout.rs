@@ -49,6 +49,7 @@ fn fill(mut report: LayoutReport, size: u64) -> LayoutReport {
                 tier: Tier::Canonical,
                 segment: None,
                 offset: None,
+                ost: None,
             });
         }
     }
@@ -67,8 +68,9 @@ fn render(name: &str, report: &LayoutReport, style: Style) -> String {
     }
     out.push_str(&format!("\n  {}\n", blocks(report, style)));
     out.push_str(&format!(
-        "  {} log   {} canonical file   {} hole\n\n",
+        "  {} log   {} subfile   {} canonical file   {} hole\n\n",
         style.yellow("L"),
+        style.yellow("S"),
         style.green("C"),
         style.dim(".")
     ));
@@ -97,6 +99,12 @@ fn place(piece: &LayoutPiece, style: Style) -> String {
     match piece.tier {
         Tier::Canonical => style.green("canonical file"),
         Tier::Hole => style.dim("hole"),
+        Tier::Subfile => style.yellow(&format!(
+            "subfile {} on {} at {}",
+            piece.segment.unwrap_or(0),
+            plain(piece.ost.as_deref().unwrap_or("?")),
+            piece.offset.unwrap_or(0)
+        )),
         Tier::Log => style.yellow(&format!(
             "log, segment {} at {}",
             piece.segment.unwrap_or(0),
@@ -113,7 +121,7 @@ fn blocks(report: &LayoutReport, style: Style) -> String {
     (0..cells)
         .map(|i| {
             let (start, end) = (bound(i), bound(i + 1));
-            let mut weight = [0_u64; 3];
+            let mut weight = [0_u64; 4];
             while let Some(piece) = pieces.peek() {
                 let overlap = piece.end.min(end).saturating_sub(piece.start.max(start));
                 weight[piece.tier as usize] += overlap;
@@ -122,16 +130,15 @@ fn blocks(report: &LayoutReport, style: Style) -> String {
                 }
                 pieces.next();
             }
-            let [log, canonical, hole] = [
-                weight[Tier::Log as usize],
-                weight[Tier::Canonical as usize],
-                weight[Tier::Hole as usize],
-            ];
-            match () {
-                () if log + canonical + hole == 0 => style.dim("?"),
-                () if log >= canonical && log >= hole => style.yellow("L"),
-                () if canonical >= hole => style.green("C"),
-                () => style.dim("."),
+            // Of equals the first: what is least safe is shown.
+            let tiers = [Tier::Log, Tier::Subfile, Tier::Canonical, Tier::Hole];
+            let most = tiers.into_iter().rev().max_by_key(|t| weight[*t as usize]);
+            match most.filter(|t| weight[*t as usize] > 0) {
+                None => style.dim("?"),
+                Some(Tier::Log) => style.yellow("L"),
+                Some(Tier::Subfile) => style.yellow("S"),
+                Some(Tier::Canonical) => style.green("C"),
+                Some(Tier::Hole) => style.dim("."),
             }
         })
         .collect()
@@ -148,6 +155,7 @@ mod tests {
             tier,
             segment: (tier == Tier::Log).then_some(3),
             offset: (tier == Tier::Log).then_some(4096),
+            ost: None,
         }
     }
 

@@ -12,7 +12,8 @@ use crate::output::progress::DrainBar;
 use crate::output::{self, Style, plain};
 use crate::settings::INDEX_MEMORY;
 use crate::units;
-use flusher::{Flusher, Policy, Selection, Settings};
+use flusher::ost::{Fleet, OstSettings, Provider};
+use flusher::{Flusher, Opener, Osts, Policy, Selection, Settings, Subfiles};
 use layout_index::superblock::Superblock;
 use layout_index::{File, RealDisk, RecoveryReport, SpaceOptions, Store, StoreError, StoreOptions};
 use serde::Serialize;
@@ -53,12 +54,20 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
             backing_path.display()
         )));
     }
+    let backing = wiring::open_backing(&backing_path)?;
+    let provider = wiring::provider(args.ost_provider, &backing, &args.ost)?;
     if args.dry_run {
-        let report = verify(&dir, backing_path)?;
+        let report = verify(&dir, backing_path, provider)?;
         show(args, &report)?;
         return Ok(code(&report));
     }
-    let backing = wiring::open_backing(&backing_path)?;
+    // Where the data goes is settled: only what is in subfiles already has to be found.
+    let targets = OstSettings {
+        probing: false,
+        ..OstSettings::default()
+    };
+    let fleet = provider.map(|provider| Fleet::start(provider, targets));
+    let osts = wiring::osts(fleet.as_ref(), &backing)?;
     let options = StoreOptions {
         dir: dir.clone(),
         node: superblock.node.clone(),
@@ -77,7 +86,7 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         recovery,
         ..Report::default()
     };
-    drain(&store, wiring::Bare(backing), &mut report)?;
+    drain(&store, wiring::Bare(backing), osts, &mut report)?;
     store.close().map_err(failed)?;
     show(args, &report)?;
     Ok(code(&report))
@@ -97,7 +106,12 @@ fn undrained(files: &[Arc<File>]) -> u64 {
         .sum()
 }
 
-fn drain(store: &Arc<Store>, bare: wiring::Bare, report: &mut Report) -> Result<()> {
+fn drain(
+    store: &Arc<Store>,
+    bare: wiring::Bare,
+    osts: Option<Osts>,
+    report: &mut Report,
+) -> Result<()> {
     let before = files(store);
     let bytes = undrained(&before);
     store
@@ -105,10 +119,11 @@ fn drain(store: &Arc<Store>, bare: wiring::Bare, report: &mut Report) -> Result<
         .map_err(|e| Failure::failed(e.to_string()))?;
     let settings = Settings {
         policy: Policy::Never,
+        subfiles: Subfiles::Never,
         verify: true,
         ..Settings::default()
     };
-    let flusher = Flusher::start(store.clone(), Arc::new(bare), settings)
+    let flusher = Flusher::start(store.clone(), Arc::new(bare), settings, osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
     let bar = DrainBar::new();
     flusher.drain(Selection::All).wait_with(None, |progress| {
@@ -130,8 +145,9 @@ fn drain(store: &Arc<Store>, bare: wiring::Bare, report: &mut Report) -> Result<
 }
 
 /// What would be salvaged: the store is only looked at.
-fn verify(dir: &Path, backing: PathBuf) -> Result<Report> {
-    let seen = Store::inspect(dir, true).map_err(|e| Failure::failed(e.to_string()))?;
+fn verify(dir: &Path, backing: PathBuf, provider: Option<Arc<dyn Provider>>) -> Result<Report> {
+    let subfiles = provider.map(|p| Arc::new(Opener::new(p)) as Arc<dyn layout_index::Subfiles>);
+    let seen = Store::inspect(dir, true, subfiles).map_err(|e| Failure::failed(e.to_string()))?;
     let mut report = Report {
         store: dir.to_path_buf(),
         backing,

@@ -112,7 +112,7 @@ fn either(found: Found) -> Result<StatusReport> {
 }
 
 fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
-    let inspection = Store::inspect(dir, false)
+    let inspection = Store::inspect(dir, false, None)
         .map_err(|e| Failure::failed(format!("the store {}: {e}", dir.display())))?;
     let mut files: Vec<FileStatus> = inspection
         .files

@@ -1,6 +1,7 @@
 //! `forebay layout`: a file's read plan, window by window, as a list of pieces.
 
 use crate::report::{LayoutPiece, LayoutReport, Tier};
+use layout_index::extent::BLOCK;
 use layout_index::{ByteRange, File, Piece, Result, Source, StoreError};
 
 /// Pieces in one report: about 100 bytes each on the wire, within the longest message.
@@ -51,10 +52,19 @@ fn describe(piece: &Piece) -> LayoutPiece {
             let offset = u64::from(log.unit.offset) + u64::from(log.skip);
             (Tier::Log, Some(log.unit.segment), Some(offset))
         }
+        Source::Subfile(sub) => {
+            let offset = u64::from(sub.unit.block) * BLOCK + u64::from(sub.skip);
+            (Tier::Subfile, Some(sub.unit.subfile), Some(offset))
+        }
         Source::Zero => (Tier::Hole, None, None),
         Source::Canonical => (Tier::Canonical, None, None),
     };
+    let ost = match &piece.source {
+        Source::Subfile(sub) => Some(sub.subfile.row().ost_name.clone()),
+        _ => None,
+    };
     LayoutPiece {
+        ost,
         start: piece.range.start,
         end: piece.range.end,
         tier,
@@ -92,6 +102,7 @@ mod tests {
             tier: Tier::Log,
             segment: Some(1),
             offset: Some(offset),
+            ost: None,
         }
     }
 

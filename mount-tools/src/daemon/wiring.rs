@@ -5,18 +5,22 @@ use super::lifecycle::{Unmount, UnmountFailure};
 use super::verbs::Names;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
-use flusher::ost::Fleet;
-use flusher::{Canonicals, Flusher};
-use forebay_fs::{Backing, MountOptions, Mounted, Overlay, OverlayOptions, UnmountError};
+use flusher::ost::{self, Fleet, Kind, Provider, ProviderError};
+use flusher::{Canonicals, Flusher, Osts};
+use forebay_fs::{
+    Backing, MountOptions, Mounted, Overlay, OverlayOptions, Placement, UnmountError,
+};
 use layout_index::{DiskFile, File, FileId, Store};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A running mount.
 pub struct Parts {
     pub flusher: Arc<Flusher>,
-    /// The storage targets, where data is placed on any.
+    /// The storage targets, where there are some to choose from.
     pub fleet: Option<Arc<Fleet>>,
     pub names: Arc<dyn Names>,
     pub unmount: Unmount,
@@ -29,33 +33,62 @@ pub fn open_backing(path: &Path) -> Result<Backing> {
         .map_err(|e| Failure::failed(format!("cannot open the backing {}: {e}", path.display())))
 }
 
+/// Who places files on storage targets, if anybody does. Before anything is mounted over the
+/// backing.
+pub fn provider(
+    kind: Kind,
+    backing: &Backing,
+    osts: &[PathBuf],
+) -> Result<Option<Arc<dyn Provider>>> {
+    ost::provider(kind, backing.root(), osts).map_err(|e| match e {
+        ProviderError::Named(_) | ProviderError::NoneNamed => Failure::usage(e.to_string()),
+        e => Failure::failed(e.to_string()),
+    })
+}
+
+/// What the drain needs to know of storage targets.
+pub fn osts(fleet: Option<&Arc<Fleet>>, backing: &Backing) -> Result<Option<Osts>> {
+    let Some(fleet) = fleet else { return Ok(None) };
+    let backing = backing
+        .root()
+        .try_clone_to_owned()
+        .map_err(|e| Failure::failed(format!("the backing: {e}")))?;
+    Ok(Some(Osts {
+        fleet: fleet.clone(),
+        backing,
+    }))
+}
+
 /// Starts the drain, then mounts: from the first request on everything is there.
 pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -> Result<Parts> {
+    let provider = provider(settings.ost_provider, &backing, &settings.osts)?;
+    let fleet = provider.map(|provider| Fleet::start(provider, settings.targets.clone()));
+    let osts = osts(fleet.as_ref(), &backing)?;
+    let striping = |fleet: &Arc<Fleet>| -> Arc<dyn Placement> {
+        Arc::new(Striping {
+            fleet: fleet.clone(),
+            unit: settings.drain.stripe,
+        })
+    };
     let overlay = Overlay::new(OverlayOptions {
         backing,
         store: store.clone(),
         absorb: settings.absorb,
         ttl: settings.attr_timeout,
+        placement: fleet.as_ref().map(striping),
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;
     let view = Arc::new(View(overlay.clone()));
-    let fleet = fleet(settings);
-    let flusher = Flusher::start(store, view.clone(), settings.drain.clone())
+    let flusher = Flusher::start(store, view.clone(), settings.drain.clone(), osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
     let mounted =
         forebay_fs::mount(overlay, &settings.mount, &mount_options(settings)).map_err(|e| {
             Failure::failed(format!("cannot mount at {}: {e}", settings.mount.display()))
         })?;
-    Ok(parts(mounted, flusher, fleet, view))
+    Ok(parts(mounted, flusher, view, fleet))
 }
 
-/// The storage targets that the settings ask for, `Fleet::start(provider, targets)`. Nothing is
-/// placed on targets yet, so nothing is probed either.
-fn fleet(_: &MountSettings) -> Option<Arc<Fleet>> {
-    None
-}
-
-fn parts(mounted: Mounted, flusher: Flusher, fleet: Option<Arc<Fleet>>, names: Arc<View>) -> Parts {
+fn parts(mounted: Mounted, flusher: Flusher, names: Arc<View>, fleet: Option<Arc<Fleet>>) -> Parts {
     let unmounter = mounted.unmounter();
     Parts {
         flusher: Arc::new(flusher),
@@ -84,6 +117,33 @@ fn mount_options(settings: &MountSettings) -> MountOptions {
             .clone()
             .unwrap_or_else(|| settings.backing.display().to_string()),
         threads: settings.threads,
+    }
+}
+
+/// New canonical files over the storage targets that are fastest now.
+struct Striping {
+    fleet: Arc<Fleet>,
+    unit: u64,
+}
+
+impl Placement for Striping {
+    fn create_flags(&self) -> i32 {
+        self.fleet.provider().create_flags()
+    }
+
+    fn place(&self, file: BorrowedFd<'_>) {
+        // Before the first probe is over nothing is known that the file system does not know.
+        if !self.fleet.wait_ready(Instant::now()) {
+            return;
+        }
+        let chosen = self.fleet.chosen();
+        if chosen.is_empty() {
+            return;
+        }
+        match self.fleet.provider().stripe(file, &chosen, self.unit) {
+            Ok(placed) => tracing::trace!(placed, osts = chosen.len(), "striped a new file"),
+            Err(error) => tracing::debug!("{error}; a new file is striped as by default"),
+        }
     }
 }
 

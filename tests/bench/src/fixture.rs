@@ -1,24 +1,21 @@
 //! The three places a case runs in, below one directory on disk: a plain directory, the minimal
 //! FUSE file system, and Forebay with its own store and backing.
 //!
-//! Nothing of it survives the run, also when it is interrupted: mounts are registered before they
-//! are made, and both the guard's drop and the signal thread take them down.
+//! Nothing of it survives the run, also when it is interrupted: [`crate::teardown`].
 
 use crate::mountpoint;
-use parking_lot::Mutex;
+use crate::teardown::Left;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What an interrupted run has to take down.
-static MOUNTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
 pub struct Fixture {
     dir: tempfile::TempDir,
     forebay: PathBuf,
     minimal: Child,
+    left: Left,
 }
 
 /// Runs `forebay ARGS`. The daemon it leaves behind must not hold a pipe that we read to the end,
@@ -48,47 +45,6 @@ fn forebay(program: &Path, log: &Path, args: &[&std::ffi::OsStr]) -> io::Result<
     )))
 }
 
-/// Ends the run on SIGINT or SIGTERM with the mounts taken down. Call before any thread starts.
-pub fn clean_up_on_signals() -> io::Result<()> {
-    use nix::sys::signal::{SigSet, Signal};
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
-    signals.thread_block()?;
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            let signal = signals.wait().map_or(0, |s| s as i32);
-            let dirs = take_down();
-            for dir in dirs {
-                if let Err(error) = std::fs::remove_dir_all(&dir) {
-                    eprintln!("forebay-bench: {}: {error}", dir.display());
-                }
-            }
-            std::process::exit(128 + signal);
-        })?;
-    Ok(())
-}
-
-/// Unmounts whatever is still mounted; gives back the directories that may be removed.
-fn take_down() -> Vec<PathBuf> {
-    let mut parents = Vec::new();
-    for dir in MOUNTS.lock().drain(..) {
-        let gone = mountpoint::is_mounted(&dir).and_then(|mounted| match mounted {
-            true => mountpoint::unmount(&dir, true),
-            false => Ok(()),
-        });
-        if let Err(error) = gone {
-            eprintln!("forebay-bench: {error}");
-            continue;
-        }
-        parents.extend(dir.parent().map(Path::to_path_buf));
-    }
-    parents.dedup();
-    parents
-}
-
 impl Fixture {
     pub fn start(
         parent: &Path,
@@ -103,9 +59,9 @@ impl Fixture {
             std::fs::create_dir(path.join(name))?;
         }
         let (minimal_dir, mount_dir) = (path.join("minimal"), path.join("mount"));
-        MOUNTS
-            .lock()
-            .extend([minimal_dir.clone(), mount_dir.clone()]);
+        let mut left = Left::below(&path);
+        left.mount(&minimal_dir);
+        left.mount(&mount_dir);
         let minimal = Command::new(minimal_program)
             .arg(&minimal_dir)
             .arg("--log")
@@ -119,6 +75,7 @@ impl Fixture {
             dir,
             forebay: forebay_program.to_path_buf(),
             minimal,
+            left,
         };
         mountpoint::wait_mounted(&minimal_dir, Duration::from_secs(10))?;
 
@@ -191,7 +148,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        take_down();
+        self.left.take_down();
         // Unmounted, it ends by itself; killed it has nothing to lose. An error means it has ended.
         if self.minimal.kill().is_ok() {
             drop(self.minimal.wait());

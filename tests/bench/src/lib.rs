@@ -6,9 +6,12 @@
 
 pub mod cases;
 pub mod fixture;
+pub mod grid;
 pub mod job;
 pub mod mountpoint;
+pub mod osts;
 pub mod pattern;
 pub mod report;
 pub mod stats;
+pub mod teardown;
 pub mod units;

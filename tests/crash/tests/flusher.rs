@@ -130,6 +130,7 @@ fn run(dir: &Path, at: usize, errno: i32, way: Way) -> Result<usize, String> {
         rig.store().clone(),
         Arc::new(canonicals),
         settings(way.verify),
+        None,
     )
     .map_err(|e| e.to_string())?;
     let drain = flusher.drain(Selection::All);

@@ -157,6 +157,15 @@ impl Sim {
         self.mounts[0].join(virtual_files::NAME).join(name)
     }
 
+    /// Writes the list of OSTs below `root` where a Lustre client has it below `/`. It is a copy:
+    /// the mount may be hidden by another one later.
+    pub fn lustre_root(&self, root: &Path) -> io::Result<()> {
+        let dir = root.join("proc/fs/lustre/lov/sim-clilov-0000000000000001");
+        std::fs::create_dir_all(&dir)?;
+        let list = std::fs::read(self.own_file("target_obd"))?;
+        std::fs::write(dir.join("target_obd"), list)
+    }
+
     pub fn counters(&self) -> io::Result<Counters> {
         let text = std::fs::read(self.own_file("counters"))?;
         Ok(serde_json::from_slice(&text)?)

@@ -55,6 +55,16 @@ impl Status {
     pub const EACCES: Status = Status(4);
     pub const NOT_ADMIN: Status = Status(49);
     pub const CLASS_EXISTS: Status = Status(50);
+
+    /// The system's number for those that say what to do about a target.
+    pub fn errno(self) -> Option<i32> {
+        match self.0 {
+            21 => Some(libc::ENOSPC),
+            33 => Some(libc::EROFS),
+            34 => Some(libc::EDQUOT),
+            _ => None,
+        }
+    }
 }
 
 impl std::fmt::Display for Status {
@@ -183,9 +193,12 @@ impl Target {
 
     /// A label that no other of `all` has: what pins to this target and to nothing else.
     pub fn own_label(&self, all: &[Target]) -> Option<char> {
-        let others = all.iter().filter(|other| other.id != self.id);
-        let taken = others.fold(0, |mask, other| mask | other.labels);
-        ('A'..='Z').find(|label| bit(*label).is_some_and(|bit| self.labels & !taken & bit != 0))
+        ('A'..='Z').find(|label| self.owns_label(*label, all))
+    }
+
+    pub fn owns_label(&self, label: char, all: &[Target]) -> bool {
+        let mut others = all.iter().filter(|other| other.id != self.id);
+        self.has_label(label) && !others.any(|other| other.has_label(label))
     }
 }
 

@@ -52,6 +52,7 @@ pub fn world_with(absorb: bool) -> World {
         store,
         absorb,
         ttl: Duration::from_secs(1),
+        placement: None,
     })
     .unwrap();
     World {

@@ -16,6 +16,7 @@ fn row() -> FileRow {
         mtime: Timestamp(0),
         limit: u64::MAX,
         unlinked: false,
+        subfiles: Vec::new(),
     }
 }
 

@@ -2,8 +2,9 @@
 
 use clap::Parser;
 use forebay_bench::cases::{self, Options};
-use forebay_bench::fixture::{self, Fixture};
+use forebay_bench::fixture::Fixture;
 use forebay_bench::report::{self, Machine};
+use forebay_bench::teardown;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -98,7 +99,7 @@ fn run(cli: Cli) -> io::Result<()> {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match fixture::clean_up_on_signals().and_then(|()| run(cli)) {
+    match teardown::on_signals().and_then(|()| run(cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("forebay-bench: {error}");

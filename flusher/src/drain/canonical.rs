@@ -1,4 +1,4 @@
-//! One file's way from the log into its canonical file.
+//! The second phase: from log and subfiles into the canonical file.
 //!
 //! # Consistency
 //!
@@ -27,8 +27,10 @@
 //! after what was written has been synced and recorded. A damaged stripe only takes itself out.
 //! Both stick to the file until a whole pass succeeds.
 
+use super::pulse::Pulse;
+use super::{Attempt, Halt, Stopping, blocking};
 use crate::engine::Shared;
-use crate::schedule::{Outcome, Scope};
+use crate::schedule::Scope;
 use crate::stripe::{self, Problem, Work};
 use crate::trouble::{self, Trouble};
 use layout_index::{ByteRange, DirtyStripe, DiskFile, Drained, File, Plan, StoreError};
@@ -43,30 +45,15 @@ const WINDOW: usize = 1024;
 /// A pass that meets this many truncates at one stripe lets the next job try.
 const TRIMS: usize = 16;
 
-/// The runtime is going away; nothing is wrong with the file.
-struct Stopping;
-
-enum Halt {
-    Trouble(Trouble),
-    Stopping,
-}
-
-impl From<Stopping> for Halt {
-    fn from(_: Stopping) -> Self {
-        Halt::Stopping
-    }
-}
-
-async fn blocking<T: Send + 'static>(
+/// A call that may hang with the file system.
+async fn watched<T: Send + 'static>(
+    pulse: &Pulse,
     f: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Stopping> {
-    match tokio::task::spawn_blocking(f).await {
-        Ok(value) => Ok(value),
-        Err(e) => match e.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Stopping),
-        },
-    }
+    pulse.enter();
+    let result = blocking(f).await;
+    pulse.leave();
+    result
 }
 
 struct Job {
@@ -74,6 +61,7 @@ struct Job {
     file: Arc<File>,
     canonical: Arc<dyn DiskFile>,
     name: Arc<str>,
+    pulse: Arc<Pulse>,
     /// Written, not yet synced.
     written: Vec<Drained>,
     bytes: u64,
@@ -81,57 +69,22 @@ struct Job {
     damaged: Option<Trouble>,
 }
 
-/// Drains what `scope` allows and says how it went. Sets and clears the file's sticky error.
-pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> Outcome {
-    if file.is_clean() || file.is_unlinked() {
-        return Outcome::Clean;
-    }
-    let name = trouble::name_of(&file);
-    match attempt(&shared, &file, &name, scope).await {
-        Ok(Attempt::Clean) => Outcome::Clean,
-        Ok(Attempt::Dirty) => {
-            if scope == Scope::Everything {
-                file.clear_error();
-            }
-            Outcome::Dirty
-        }
-        Ok(Attempt::Damaged(trouble)) => {
-            trouble::stick(&file, &trouble);
-            Outcome::Damaged
-        }
-        Err(Halt::Trouble(trouble)) => {
-            trouble::stick(&file, &trouble);
-            if trouble.damaged {
-                Outcome::Damaged
-            } else {
-                Outcome::Failed
-            }
-        }
-        Err(Halt::Stopping) => Outcome::Stopped,
-    }
-}
-
-enum Attempt {
-    Clean,
-    Dirty,
-    Damaged(Trouble),
-}
-
-async fn attempt(
-    shared: &Arc<Shared>,
-    file: &Arc<File>,
-    name: &Arc<str>,
+pub(super) async fn attempt(
+    shared: Arc<Shared>,
+    file: Arc<File>,
+    name: Arc<str>,
     scope: Scope,
+    pulse: Arc<Pulse>,
 ) -> Result<Attempt, Halt> {
     let opened = {
         let (shared, file) = (shared.clone(), file.clone());
-        blocking(move || shared.canonicals.open(&file)).await?
+        watched(&pulse, move || shared.canonicals.open(&file)).await?
     };
     let canonical = match opened {
         Ok(Some(canonical)) => canonical,
         Ok(None) => {
             let (f, name) = (file.clone(), name.clone());
-            blocking(move || f.discard())
+            watched(&pulse, move || f.discard())
                 .await?
                 .map_err(|e| Halt::Trouble(trouble::store(&name, "dropping the data of", e)))?;
             tracing::info!(file = %file.id(), name = %name, "the canonical file is gone: its undrained data was dropped");
@@ -144,14 +97,15 @@ async fn attempt(
             return Ok(Attempt::Clean);
         }
         Err(source) => {
-            return Err(Halt::Trouble(trouble::canonical(name, "opening", &source)));
+            return Err(Halt::Trouble(trouble::canonical(&name, "opening", &source)));
         }
     };
     let mut job = Job {
-        shared: shared.clone(),
-        file: file.clone(),
+        shared,
+        file,
         canonical,
-        name: name.clone(),
+        name,
+        pulse,
         written: Vec::new(),
         bytes: 0,
         synced: Instant::now(),
@@ -174,14 +128,14 @@ async fn attempt(
 impl Job {
     async fn trim(&self) -> Result<(), Halt> {
         let (file, canonical) = (self.file.clone(), self.canonical.clone());
-        blocking(move || file.apply_trim(&*canonical))
+        watched(&self.pulse, move || file.apply_trim(&*canonical))
             .await?
             .map_err(|e| Halt::Trouble(trouble::store(&self.name, "truncating", e)))
     }
 
     async fn finish(&self) -> Result<bool, Halt> {
         let (file, canonical) = (self.file.clone(), self.canonical.clone());
-        let clean = blocking(move || {
+        let clean = watched(&self.pulse, move || {
             let clean = file.finish(&*canonical)?;
             if clean {
                 file.clear_error();
@@ -261,9 +215,14 @@ impl Job {
         };
         let (shared, file) = (self.shared.clone(), self.file.clone());
         let (canonical, name) = (self.canonical.clone(), self.name.clone());
+        let pulse = self.pulse.clone();
+        let permit = pulse.keep(permit);
+        pulse.enter();
         running.spawn_blocking(move || {
-            let _permit = permit;
-            move_stripe(&shared, &file, &*canonical, &name, stripe.range)
+            let moved = move_stripe(&shared, &file, &*canonical, &name, stripe.range);
+            pulse.leave();
+            pulse.let_go(permit);
+            moved
         });
         while let Some(result) = running.try_join_next() {
             self.take(result)?;
@@ -313,7 +272,7 @@ impl Job {
         }
         let (shared, file) = (self.shared.clone(), self.file.clone());
         let (canonical, name) = (self.canonical.clone(), self.name.clone());
-        blocking(move || {
+        watched(&self.pulse, move || {
             canonical
                 .sync()
                 .map_err(|source| trouble::canonical(&name, "syncing", &source))?;

@@ -1,0 +1,157 @@
+//! One file's way out of the log: to subfiles where that is wished, then to its canonical file.
+//!
+//! ```text
+//! log ─▶ subfiles (subfiles.rs) ─▶ canonical file (canonical.rs) ─▶ subfiles removed
+//!  └──────────────────────────────────▶ ┘   when nobody else writes the file, or by policy
+//! ```
+//!
+//! Each of the two has its own order of steps and says what a kill at any of them leaves.
+//!
+//! # Something hangs
+//!
+//! An OST that hangs costs the unit that was on its way a deadline; the unit goes elsewhere
+//! (`subfiles.rs`). A canonical file that hangs cannot be had elsewhere. Its phase is then left to
+//! itself and ends whenever the file system lets it: everything it does late is what it would have
+//! done in time. Meanwhile the file gets no second one, its new data still goes to subfiles, and
+//! `status` says what is waited for.
+
+mod canonical;
+mod pulse;
+mod subfiles;
+
+use crate::engine::Shared;
+use crate::schedule::{Outcome, Scope};
+use crate::trouble::{self, Trouble};
+use layout_index::File;
+use pulse::Pulse;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a phase is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A file that is never clean still gives back what its subfiles held, when they are this large.
+const RETIRE_AT: u64 = 256 << 20;
+
+/// The runtime is going away; nothing is wrong with the file.
+struct Stopping;
+
+enum Halt {
+    Trouble(Trouble),
+    Stopping,
+}
+
+impl From<Stopping> for Halt {
+    fn from(_: Stopping) -> Self {
+        Halt::Stopping
+    }
+}
+
+enum Attempt {
+    Clean,
+    Dirty,
+    Damaged(Trouble),
+}
+
+async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Stopping> {
+    joined(tokio::task::spawn_blocking(f).await)
+}
+
+fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, Stopping> {
+    match result {
+        Ok(value) => Ok(value),
+        Err(e) => match e.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Stopping),
+        },
+    }
+}
+
+/// Drains what `scope` allows and says how it went. Sets and clears the file's sticky error.
+pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> Outcome {
+    if file.is_clean() || file.is_unlinked() {
+        return Outcome::Clean;
+    }
+    let name = trouble::name_of(&file);
+    if let Err(halt) = subfiles::move_out(&shared, &file, &name, scope).await {
+        return outcome(&file, scope, Err(halt));
+    }
+    if shared.stuck.contains(file.id()) {
+        return Outcome::Failed;
+    }
+    let pulse = Arc::new(Pulse::default());
+    let phase = canonical::attempt(shared.clone(), file.clone(), name, scope, pulse.clone());
+    let mut phase = tokio::spawn(phase);
+    let patience = shared.patience();
+    loop {
+        tokio::select! {
+            ended = &mut phase => {
+                let ended = joined(ended).unwrap_or(Err(Halt::Stopping));
+                let outcome = outcome(&file, scope, ended);
+                tidy(&shared, &file, outcome).await;
+                return outcome;
+            }
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        if let Some(since) = pulse.silent_for(patience) {
+            pulse.give_permits_back();
+            shared.stuck.add(file.id(), since);
+            tracing::warn!(file = %file.id(), name = %trouble::name_of(&file), "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
+            tokio::spawn(async move {
+                let ended = joined(phase.await).unwrap_or(Err(Halt::Stopping));
+                outcome(&file, scope, ended);
+                shared.stuck.remove(file.id());
+                shared.wake(file.id());
+            });
+            return Outcome::Failed;
+        }
+    }
+}
+
+/// What the file does not need any more, in the store and in the shared directory.
+async fn tidy(shared: &Arc<Shared>, file: &Arc<File>, outcome: Outcome) {
+    let Some(targets) = shared.targets.clone() else {
+        return;
+    };
+    let file = file.clone();
+    let done = tokio::task::spawn_blocking(move || {
+        if outcome == Outcome::Clean {
+            if let Err(error) = targets.sharing.retract(file.id()) {
+                tracing::warn!(file = %file.id(), %error, "other nodes go on taking the file for shared");
+            }
+        } else if let Err(error) = file.retire_empty_subfiles(RETIRE_AT) {
+            tracing::warn!(file = %file.id(), %error, "empty subfiles stay for now");
+        }
+    });
+    // The shared directory may hang, and nobody has to wait for this.
+    if tokio::time::timeout(LOOK, done).await.is_err() {
+        tracing::debug!("the shared directory takes its time");
+    }
+}
+
+fn outcome(file: &File, scope: Scope, ended: Result<Attempt, Halt>) -> Outcome {
+    match ended {
+        Ok(Attempt::Clean) => Outcome::Clean,
+        Ok(Attempt::Dirty) => {
+            if scope == Scope::Everything {
+                file.clear_error();
+            }
+            Outcome::Dirty
+        }
+        Ok(Attempt::Damaged(trouble)) => {
+            trouble::stick(file, &trouble);
+            Outcome::Damaged
+        }
+        Err(Halt::Trouble(trouble)) => {
+            trouble::stick(file, &trouble);
+            if trouble.damaged {
+                Outcome::Damaged
+            } else {
+                Outcome::Failed
+            }
+        }
+        Err(Halt::Stopping) => Outcome::Stopped,
+    }
+}

@@ -1,0 +1,534 @@
+//! The first phase: from the log into subfiles on OSTs.
+//!
+//! # Order
+//!
+//! Dirty stripes are gathered into batches of about one stripe. A batch is dealt to an OST, copied
+//! out of the log into one buffer and appended to the file's subfile there with one aligned write.
+//! Every now and then the subfiles written to are **synced**, and only then is the log told
+//! ([`File::subfiled`]). `layout_index::subfile` says what a kill at each step leaves.
+//!
+//! # Something fails
+//!
+//! A batch whose OST fails, fills or does not answer in time is dealt to another one: its bytes
+//! are in the log until they are synced elsewhere. The write that hangs is left behind, and what
+//! it writes late is at a place that no record names. When no OST takes a batch its bytes stay in
+//! the log, and the second phase takes them from there.
+
+use super::{Halt, Stopping, blocking, joined};
+use crate::engine::Shared;
+use crate::housekeeping::{self, Targets};
+use crate::ost::{Ost, OstError};
+use crate::schedule::Scope;
+use crate::settings::Subfiles;
+use crate::stripe::Work;
+use crate::trouble::{self, Trouble};
+use layout_index::checksum::crc32c;
+use layout_index::extent::{BLOCK, SubUnit, UNIT_MAX};
+use layout_index::{ByteRange, DiskFile, File, Plan, Snapshot, StoreError, Subfile, Subfiled};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Stripes listed at once.
+const WINDOW: usize = 1024;
+
+/// Batches begin on a multiple of this in their subfile.
+const ALIGN: u64 = 4096;
+
+/// Batches whose OST was lost before it synced them are dealt again this often in one job.
+const ROUNDS: usize = 4;
+
+/// Moves what `scope` allows out of the log, if this file is to have subfiles and an OST takes it.
+pub(super) async fn move_out(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    name: &Arc<str>,
+    scope: Scope,
+) -> Result<(), Halt> {
+    let Some(targets) = &shared.targets else {
+        return Ok(());
+    };
+    if file.in_log() == 0 || !is_wanted(shared, targets, file, name).await? {
+        return Ok(());
+    }
+    // The first data of all waits for the first probe, which has a deadline of its own.
+    let fleet = targets.fleet.clone();
+    let patience = fleet.settings().probe.deadline * 2;
+    blocking(move || fleet.wait_ready(Instant::now() + patience)).await?;
+    for _ in 0..ROUNDS {
+        let mover = Mover::new(shared, targets, file, name);
+        if mover.pass(scope).await? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn is_wanted(
+    shared: &Arc<Shared>,
+    targets: &Arc<Targets>,
+    file: &Arc<File>,
+    name: &str,
+) -> Result<bool, Halt> {
+    let policy = shared.settings.read().subfiles;
+    match policy {
+        Subfiles::Never => Ok(false),
+        Subfiles::Always => Ok(true),
+        Subfiles::Auto => {
+            let (targets, id) = (targets.clone(), file.id());
+            let seen = tokio::task::spawn_blocking(move || targets.sharing.announce(id));
+            match timeout(shared.patience(), seen).await.map(joined) {
+                Ok(Ok(Ok(others))) => Ok(others),
+                Ok(Ok(Err(error))) => {
+                    tracing::warn!(name, %error, "who else writes the file cannot be seen; it goes straight to the file below");
+                    Ok(false)
+                }
+                Ok(Err(Stopping)) => Err(Halt::Stopping),
+                // The backing hangs: what can go to an OST should.
+                Err(_) => Ok(true),
+            }
+        }
+    }
+}
+
+/// Part of the log on its way, as one write.
+#[derive(Clone, Debug, Default)]
+struct Batch {
+    stripes: Vec<ByteRange>,
+    bytes: u64,
+}
+
+/// A batch that is in a subfile, not yet synced.
+struct Placed {
+    ost: Ost,
+    subfile: Arc<Subfile>,
+    disk: Arc<dyn DiskFile>,
+    units: Vec<Subfiled>,
+    bytes: u64,
+}
+
+enum Step {
+    Placed(Placed),
+    /// No OST takes it, or it is not needed any more.
+    Dropped,
+    Recorded,
+    /// An OST was lost between a write and its sync.
+    Lost,
+}
+
+/// The subfile on one OST that units of this file go to. Held over its making: others who need
+/// the same one wait for it.
+type Slot = Arc<Mutex<Option<Arc<Subfile>>>>;
+
+struct Mover {
+    shared: Arc<Shared>,
+    targets: Arc<Targets>,
+    file: Arc<File>,
+    name: Arc<str>,
+    slots: Mutex<HashMap<u32, Slot>>,
+}
+
+impl Mover {
+    fn new(
+        shared: &Arc<Shared>,
+        targets: &Arc<Targets>,
+        file: &Arc<File>,
+        name: &Arc<str>,
+    ) -> Arc<Mover> {
+        let slot = |s: Arc<Subfile>| (s.row().ost, Arc::new(Mutex::new(Some(s))));
+        Arc::new(Mover {
+            slots: Mutex::new(file.subfiles().into_iter().map(slot).collect()),
+            shared: shared.clone(),
+            targets: targets.clone(),
+            file: file.clone(),
+            name: name.clone(),
+        })
+    }
+
+    /// Once over the file. False when something has to be done again.
+    async fn pass(self: &Arc<Self>, scope: Scope) -> Result<bool, Halt> {
+        let stripe = self.shared.settings.read().stripe;
+        let end = self.file.stat().map_or(0, |s| s.size);
+        let mut run = Run::new(self.clone());
+        let mut batch = Batch::default();
+        let mut from = 0;
+        while from < end {
+            let file = self.file.clone();
+            let stripes = match blocking(move || file.log_stripes(stripe, from, WINDOW)).await? {
+                Ok(stripes) => stripes,
+                Err(StoreError::Clean) => break,
+                Err(e) => return Err(self.trouble("listing the stripes of", e)),
+            };
+            let Some(last) = stripes.last() else { break };
+            from = last.range.end;
+            for one in stripes {
+                if scope == Scope::FullStripes && !one.is_full() {
+                    continue;
+                }
+                if batch.bytes > 0 && batch.bytes + one.bytes > stripe {
+                    run.send(std::mem::take(&mut batch)).await?;
+                }
+                batch.bytes += one.bytes;
+                batch.stripes.push(one.range);
+            }
+        }
+        if batch.bytes > 0 {
+            run.send(batch).await?;
+        }
+        run.finish().await
+    }
+
+    fn trouble(&self, op: &str, error: StoreError) -> Halt {
+        Halt::Trouble(trouble::store(&self.name, op, error))
+    }
+
+    /// Deals a batch until an OST has taken it.
+    async fn place(
+        self: Arc<Self>,
+        batch: Batch,
+        _permit: OwnedSemaphorePermit,
+    ) -> Result<Step, Halt> {
+        let fleet = &self.targets.fleet;
+        let mut tried = Vec::new();
+        while let Some(ost) = fleet.deal(batch.bytes, &tried) {
+            if self.shared.stopping.load(Ordering::Relaxed) {
+                return Err(Halt::Stopping);
+            }
+            tried.push(ost.index);
+            let (mover, batch) = (self.clone(), batch.clone());
+            let write = tokio::task::spawn_blocking(move || mover.write(&batch, &ost));
+            match timeout(fleet.settings().deadline, write).await.map(joined) {
+                Ok(Ok(Ok(Some(placed)))) => return Ok(Step::Placed(placed)),
+                // Unlinked or truncated away meanwhile.
+                Ok(Ok(Ok(None) | Err(Refused::Store(StoreError::Clean)))) => {
+                    return Ok(Step::Dropped);
+                }
+                Ok(Ok(Err(Refused::Ost(error)))) => {
+                    tracing::warn!(name = %self.name, "{error}");
+                    // The user's, wherever the bytes go: the canonical file will say so.
+                    if error.errno() == Some(libc::EDQUOT) {
+                        return Ok(Step::Dropped);
+                    }
+                }
+                Ok(Ok(Err(Refused::Store(e)))) => return Err(self.trouble("subfiling", e)),
+                Ok(Err(Stopping)) => return Err(Halt::Stopping),
+                Err(_) => fleet.tick(Instant::now()),
+            }
+        }
+        Ok(Step::Dropped)
+    }
+
+    /// One batch to one OST. `None`: nothing of it is in the log any more.
+    fn write(&self, batch: &Batch, ost: &Ost) -> Result<Option<Placed>, Refused> {
+        let mut layout = Layout::default();
+        for range in &batch.stripes {
+            match self.file.log_snapshot(*range) {
+                Err(StoreError::Clean) => return Ok(None),
+                snapshot => layout.add(snapshot?),
+            }
+        }
+        let len = layout.len.next_multiple_of(ALIGN);
+        if layout.runs.is_empty() {
+            return Ok(None);
+        }
+        let flight = self.targets.fleet.begin(ost.index, len);
+        self.shared.buffers.with(|buffer| {
+            let bytes = buffer.slice(len as usize);
+            // A buffer that was used before must not carry one user's bytes into another's file.
+            bytes.fill(0);
+            let units = self.fill(&layout, bytes)?;
+            if units.is_empty() {
+                return Ok(None);
+            }
+            let written = self.append(ost, bytes);
+            match &written {
+                Ok(_) => flight.done(),
+                Err(Refused::Ost(error)) => flight.failed(error),
+                Err(Refused::Store(_)) => drop(flight),
+            }
+            let (subfile, disk, at) = written?;
+            let units = units.into_iter().map(|mut unit| {
+                unit.unit.subfile = subfile.no();
+                unit.unit.block += (at / BLOCK) as u32;
+                unit
+            });
+            Ok(Some(Placed {
+                ost: ost.clone(),
+                units: units.collect(),
+                bytes: batch.bytes,
+                subfile,
+                disk,
+            }))
+        })
+    }
+
+    /// Copies out of the log. The units' blocks count from the beginning of the buffer.
+    fn fill(&self, layout: &Layout, bytes: &mut [u8]) -> Result<Vec<Subfiled>, StoreError> {
+        let mut units = Vec::new();
+        for run in &layout.runs {
+            let plan = Plan {
+                range: run.range,
+                size: run.range.end,
+                pieces: run.pieces.clone(),
+            };
+            let there = &mut bytes[run.at as usize..][..run.range.len() as usize];
+            match self.file.read(&plan, there, None) {
+                // Damaged in the log: it stays there, and the second phase reports it.
+                Err(StoreError::Checksum { .. }) => continue,
+                other => other?,
+            }
+            for (n, unit) in there.chunks(UNIT_MAX as usize).enumerate() {
+                let skip = n as u64 * u64::from(UNIT_MAX);
+                let start = run.range.start + skip;
+                units.push(Subfiled {
+                    range: ByteRange::new(start, start + unit.len() as u64),
+                    upto: run.upto,
+                    unit: SubUnit {
+                        subfile: 0,
+                        block: ((run.at + skip) / BLOCK) as u32,
+                        len: unit.len() as u32,
+                        crc: crc32c(unit),
+                    },
+                });
+            }
+        }
+        Ok(units)
+    }
+
+    fn append(
+        &self,
+        ost: &Ost,
+        bytes: &[u8],
+    ) -> Result<(Arc<Subfile>, Arc<dyn DiskFile>, u64), Refused> {
+        let slot = self.slots.lock().entry(ost.index).or_default().clone();
+        let failed = |what| move |e| Refused::Ost(OstError::new(ost, what, e));
+        loop {
+            let subfile = {
+                let mut slot = slot.lock();
+                match &*slot {
+                    Some(known) => known.clone(),
+                    None => {
+                        let made = housekeeping::make(&self.shared, &self.targets, &self.file, ost)
+                            .map_err(|e| match e {
+                                housekeeping::NotMade::Ost(e) => Refused::Ost(e),
+                                housekeeping::NotMade::Store(e) => Refused::Store(e),
+                            })?;
+                        slot.insert(made).clone()
+                    }
+                }
+            };
+            let disk = subfile
+                .file(&*self.targets.opener)
+                .map_err(failed("opening a subfile"))?;
+            let at = subfile
+                .reserve(&*disk, bytes.len() as u64)
+                .map_err(failed("asking the size of a subfile"))?;
+            let Some(at) = at else {
+                slot.lock().take();
+                continue;
+            };
+            disk.write_at(&[IoSlice::new(bytes)], at)
+                .map_err(failed("writing to a subfile"))?;
+            return Ok((subfile, disk, at));
+        }
+    }
+
+    /// Syncs what the batches wrote, each OST for itself, and tells the log.
+    async fn record(self: Arc<Self>, batches: Vec<Placed>) -> Result<Step, Halt> {
+        let mut by_subfile: HashMap<u32, Vec<Placed>> = HashMap::new();
+        for placed in batches {
+            by_subfile
+                .entry(placed.subfile.no())
+                .or_default()
+                .push(placed);
+        }
+        let mut syncs = JoinSet::new();
+        for (_, placed) in by_subfile {
+            syncs.spawn(self.clone().record_one(placed));
+        }
+        let mut step = Step::Recorded;
+        while let Some(synced) = syncs.join_next().await {
+            if let Step::Lost = joined(synced).map_err(Halt::from)?? {
+                step = Step::Lost;
+            }
+        }
+        Ok(step)
+    }
+
+    async fn record_one(self: Arc<Self>, placed: Vec<Placed>) -> Result<Step, Halt> {
+        let Some(Placed { ost, disk, .. }) = placed.first() else {
+            return Ok(Step::Recorded);
+        };
+        let fleet = &self.targets.fleet;
+        let flight = fleet.begin(ost.index, 0);
+        let (ost, disk) = (ost.clone(), disk.clone());
+        let sync = tokio::task::spawn_blocking(move || {
+            let synced = disk
+                .sync()
+                .map_err(|e| OstError::new(&ost, "syncing a subfile", e));
+            match &synced {
+                Ok(()) => flight.done(),
+                Err(error) => flight.failed(error),
+            }
+            synced
+        });
+        match timeout(fleet.settings().deadline, sync).await.map(joined) {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(name = %self.name, "{error}");
+                return Ok(Step::Lost);
+            }
+            Ok(Err(Stopping)) => return Err(Halt::Stopping),
+            Err(_) => {
+                fleet.tick(Instant::now());
+                return Ok(Step::Lost);
+            }
+        }
+        let mover = self.clone();
+        blocking(move || {
+            if mover.shared.abandoned.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            for one in &placed {
+                mover.file.subfiled(&one.units)?;
+                mover.shared.meter.record(one.bytes, Instant::now());
+            }
+            Ok(())
+        })
+        .await?
+        .map_err(|e| self.trouble("recording subfiles of", e))?;
+        Ok(Step::Recorded)
+    }
+}
+
+/// Why a batch did not get to an OST.
+enum Refused {
+    Ost(OstError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Refused::Store(error)
+    }
+}
+
+/// Where the runs of a batch go in its buffer.
+#[derive(Default)]
+struct Layout {
+    runs: Vec<PlacedRun>,
+    len: u64,
+}
+
+struct PlacedRun {
+    range: ByteRange,
+    upto: layout_index::Seq,
+    pieces: Vec<layout_index::Piece>,
+    at: u64,
+}
+
+impl Layout {
+    fn add(&mut self, snapshot: Snapshot) {
+        for run in Work::of(&snapshot.pieces).runs {
+            self.runs.push(PlacedRun {
+                range: run.range,
+                upto: snapshot.upto,
+                pieces: snapshot.pieces[run.pieces].to_vec(),
+                at: self.len,
+            });
+            self.len += run.range.len().next_multiple_of(BLOCK);
+        }
+    }
+}
+
+/// Batches under way in one pass.
+struct Run {
+    mover: Arc<Mover>,
+    steps: JoinSet<Result<Step, Halt>>,
+    /// Written, not yet synced.
+    placed: Vec<Placed>,
+    bytes: u64,
+    synced: Instant,
+    lost: bool,
+}
+
+impl Run {
+    fn new(mover: Arc<Mover>) -> Run {
+        Run {
+            mover,
+            steps: JoinSet::new(),
+            placed: Vec::new(),
+            bytes: 0,
+            synced: Instant::now(),
+            lost: false,
+        }
+    }
+
+    async fn send(&mut self, batch: Batch) -> Result<(), Halt> {
+        let shared = &self.mover.shared;
+        let wait = shared.throttle.take(batch.bytes, Instant::now());
+        if !wait.is_zero() {
+            shared.sleep(wait).await;
+        }
+        if shared.stopping.load(Ordering::Relaxed) {
+            return Err(Halt::Stopping);
+        }
+        let permits = self.mover.targets.permits.clone();
+        let permit = permits.acquire_owned().await.map_err(|_| Halt::Stopping)?;
+        self.steps.spawn(self.mover.clone().place(batch, permit));
+        while let Some(step) = self.steps.try_join_next() {
+            self.take(joined(step).map_err(Halt::from)??);
+        }
+        let due = {
+            let settings = self.mover.shared.settings.read();
+            self.bytes >= settings.sync_every || self.synced.elapsed() >= settings.sync_after
+        };
+        if due {
+            self.commit();
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Placed(placed) => {
+                self.bytes += placed.bytes;
+                self.placed.push(placed);
+            }
+            Step::Lost => self.lost = true,
+            Step::Dropped | Step::Recorded => {}
+        }
+    }
+
+    fn commit(&mut self) {
+        self.bytes = 0;
+        self.synced = Instant::now();
+        let placed = std::mem::take(&mut self.placed);
+        if !placed.is_empty() {
+            self.steps.spawn(self.mover.clone().record(placed));
+        }
+    }
+
+    /// False when an OST was lost with something that it had not synced.
+    async fn finish(mut self) -> Result<bool, Halt> {
+        while !self.steps.is_empty() || !self.placed.is_empty() {
+            while let Some(step) = self.steps.join_next().await {
+                self.take(joined(step).map_err(Halt::from)??);
+            }
+            self.commit();
+        }
+        Ok(!self.lost)
+    }
+}
+
+impl From<Trouble> for Halt {
+    fn from(trouble: Trouble) -> Halt {
+        Halt::Trouble(trouble)
+    }
+}

@@ -1,0 +1,122 @@
+//! Which provider it is: what was asked for, or what the backing's file system is.
+//!
+//! Called before anything is mounted over the backing, which is why the backing is an open
+//! directory and not a path.
+//!
+//! What was asked for and cannot be had is an error. `auto` asks for nothing: where a file system
+//! is recognised and its OSTs cannot be had after all (its master is out of reach, its list is for
+//! root only), that is said in the log and the mount works without OSTs, as on any other.
+
+use super::{
+    Directories, Kind, Lustre, MooseFs, OstError, Provider, lustre, lustre_abi, moosefs_master,
+    place,
+};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    #[error(
+        "the OSTs of {0} are found, not named: leave out --ost, or use --ost-provider directories"
+    )]
+    Named(Kind),
+    #[error("--ost-provider directories has no OSTs: name each of them with --ost DIR")]
+    NoneNamed,
+    #[error(
+        "{0} is not on Lustre (its file system has the type {1:#x}): choose another --ost-provider"
+    )]
+    NotLustre(String, i64),
+    #[error("{0} is not on a MooseFS client mount: choose another --ost-provider")]
+    NotMooseFs(String),
+    #[error("{0}: {1}")]
+    MooseFs(String, #[source] moosefs_master::Error),
+    #[error(transparent)]
+    Ost(#[from] OstError),
+    #[error("{0}: {1}")]
+    Io(String, #[source] io::Error),
+}
+
+/// Whether the two go together at all; [`provider`] asks this too.
+pub fn check(kind: Kind, osts: &[PathBuf]) -> Result<(), ProviderError> {
+    match kind {
+        Kind::Lustre | Kind::Moosefs if !osts.is_empty() => Err(ProviderError::Named(kind)),
+        Kind::Directories if osts.is_empty() => Err(ProviderError::NoneNamed),
+        _ => Ok(()),
+    }
+}
+
+/// `osts` are the directories that were named. `None` where there is nothing to place files on.
+pub fn provider(
+    kind: Kind,
+    backing: BorrowedFd<'_>,
+    osts: &[PathBuf],
+) -> Result<Option<Arc<dyn Provider>>, ProviderError> {
+    check(kind, osts)?;
+    let provider: Arc<dyn Provider> = match kind {
+        Kind::None => return Ok(None),
+        Kind::Auto if osts.is_empty() => return Ok(recognised(backing)),
+        Kind::Auto | Kind::Directories => Arc::new(Directories::new(osts.to_vec())),
+        Kind::Lustre => {
+            let found = fs_type(backing)?;
+            let simulated = std::env::var_os(lustre::ROOT_VARIABLE).is_some();
+            if found != lustre_abi::LL_SUPER_MAGIC && !simulated {
+                return Err(ProviderError::NotLustre(place::name_of(backing), found));
+            }
+            Arc::new(open_lustre(backing)?)
+        }
+        Kind::Moosefs => match open_moosefs(backing)? {
+            Some(moosefs) => Arc::new(moosefs),
+            None => return Err(ProviderError::NotMooseFs(place::name_of(backing))),
+        },
+    };
+    Ok(Some(provider))
+}
+
+/// What is on the backing, if its OSTs can be had.
+fn recognised(backing: BorrowedFd<'_>) -> Option<Arc<dyn Provider>> {
+    match look(backing) {
+        Ok(found) => found,
+        Err(e) => {
+            tracing::warn!("the backing has OSTs, and they cannot be used: {e}");
+            None
+        }
+    }
+}
+
+fn look(backing: BorrowedFd<'_>) -> Result<Option<Arc<dyn Provider>>, ProviderError> {
+    let found: Arc<dyn Provider> = if fs_type(backing)? == lustre_abi::LL_SUPER_MAGIC {
+        Arc::new(open_lustre(backing)?)
+    } else if let Some(moosefs) = open_moosefs(backing)? {
+        Arc::new(moosefs)
+    } else {
+        return Ok(None);
+    };
+    found.osts()?;
+    Ok(Some(found))
+}
+
+fn open_lustre(backing: BorrowedFd<'_>) -> Result<Lustre, ProviderError> {
+    Lustre::open(backing).map_err(|e| ProviderError::Io(place::name_of(backing), e))
+}
+
+fn open_moosefs(backing: BorrowedFd<'_>) -> Result<Option<MooseFs>, ProviderError> {
+    MooseFs::open(backing).map_err(|e| ProviderError::MooseFs(place::name_of(backing), e))
+}
+
+/// What `statfs` calls the file system.
+fn fs_type(dir: BorrowedFd<'_>) -> Result<i64, ProviderError> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the descriptor is open and the buffer is a statfs.
+    if unsafe { libc::fstatfs(dir.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+        let error = io::Error::last_os_error();
+        return Err(ProviderError::Io(place::name_of(dir), error));
+    }
+    // SAFETY: the call succeeded, so the kernel filled it.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_type)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! MooseFS: a target is a chunkserver that has a label of its own, and a file goes there by a
+//! storage class that says so.
+//!
+//! # Numbers
+//!
+//! A target's number is its label's: A is 0. Labels are in the chunkserver's own configuration, so
+//! that the number is the same on all nodes, and stays when other chunkservers come and go or this
+//! one gets another address. While a chunkserver is away the master does not know its label; it
+//! keeps the one it had.
+//!
+//! Chunkservers without a label that no other has cannot be chosen one by one. They are in the
+//! list all the same, with numbers from [`UNLABELLED`] on, so that everything that shows targets
+//! says why they are not used.
+//!
+//! # Making a file
+//!
+//! The class must be set before the first byte: chunks stay where they were begun. A file that
+//! cannot be pinned is removed again.
+//!
+//! Removed subfiles stay in MooseFS' trash as long as the directory's trash time says.
+
+use super::moosefs_master::{ClassName, Error, Master, Target};
+use super::place::{self, Place};
+use super::{Ost, OstError, Provider};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Plus the master's own number for it.
+pub const UNLABELLED: u32 = 1 << 16;
+
+#[derive(Debug)]
+pub struct MooseFs {
+    master: Master,
+    dir: OwnedFd,
+    /// For sentences.
+    path: String,
+    classes: Mutex<HashMap<char, ClassName>>,
+    /// The label that each chunkserver had when it was last there, by the master's number.
+    seen: Mutex<HashMap<u16, char>>,
+}
+
+/// A chunkserver, and whether it can be chosen.
+struct Known {
+    ost: Ost,
+    usable: Result<char, &'static str>,
+}
+
+const AWAY: &str = "the master misses this chunkserver: is it running, and is its network up?";
+const NO_DISKS: &str = "the master has not heard of this chunkserver's disks yet: if that lasts, \
+                        look at its log";
+const MAINTENANCE: &str = "the chunkserver is in maintenance mode: new files go elsewhere";
+const NO_LABEL: &str = "the chunkserver has no label that no other has: give it one \
+                        (LABELS in its mfschunkserver.cfg, then mfschunkserver reload)";
+
+impl MooseFs {
+    /// `None` when `dir` is not on a MooseFS client mount. `dir` must have been opened before
+    /// anything is mounted over it.
+    pub fn open(dir: BorrowedFd<'_>) -> Result<Option<MooseFs>, Error> {
+        let Some(master) = Master::find(dir)? else {
+            return Ok(None);
+        };
+        let what = "cannot duplicate a descriptor";
+        let held = dir.try_clone_to_owned();
+        Ok(Some(MooseFs {
+            master,
+            dir: held.map_err(|source| Error::Io { what, source })?,
+            path: place::name_of(dir),
+            classes: Mutex::default(),
+            seen: Mutex::default(),
+        }))
+    }
+
+    fn known(&self) -> Result<Vec<Known>, Error> {
+        let targets = self.master.targets()?;
+        Ok(number(&targets, &mut self.seen.lock()))
+    }
+
+    fn place(&self, ost: &Ost) -> Place<'_> {
+        match label(ost) {
+            Some(label) => Place::with_own(self.dir.as_fd(), label),
+            None => Place::with_own(self.dir.as_fd(), ost.index),
+        }
+    }
+
+    fn make(&self, ost: &Ost, name: &str, direct: bool) -> io::Result<File> {
+        let known = self.known().map_err(io_error)?;
+        let known = known.into_iter().find(|known| known.ost.index == ost.index);
+        let label = known
+            .map_or(Err(AWAY), |known| known.usable)
+            .map_err(io::Error::other)?;
+        let class = self.class(label).map_err(io_error)?;
+        let flags = if direct { libc::O_DIRECT } else { 0 };
+        let file = self.place(ost).create(name, flags)?;
+        match self.master.pin(&file, &class) {
+            Ok(()) => Ok(file),
+            Err(e) => {
+                // Somebody may have removed the class.
+                self.classes.lock().remove(&label);
+                drop(file);
+                self.place(ost).remove(name)?;
+                Err(io_error(e))
+            }
+        }
+    }
+
+    fn class(&self, label: char) -> Result<ClassName, Error> {
+        if let Some(class) = self.classes.lock().get(&label) {
+            return Ok(class.clone());
+        }
+        let class = self.master.ensure_class(label)?;
+        self.classes.lock().insert(label, class.clone());
+        Ok(class)
+    }
+}
+
+fn label(ost: &Ost) -> Option<char> {
+    let letter = u8::try_from(ost.index).ok().filter(|n| *n < 26)?;
+    Some(char::from(b'A' + letter))
+}
+
+/// In the order of their numbers, each number once.
+fn number(targets: &[Target], seen: &mut HashMap<u16, char>) -> Vec<Known> {
+    let mut found: Vec<Known> = Vec::new();
+    // Those that are there first: their labels are known for certain.
+    let (here, away): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(|t| t.connected);
+    for target in here.into_iter().chain(away) {
+        let last = seen.get(&target.id).copied();
+        let own = last
+            .filter(|last| target.owns_label(*last, targets))
+            .or_else(|| target.own_label(targets));
+        let (label, usable) = match own {
+            _ if !target.connected => (last, Err(AWAY)),
+            None => (None, Err(NO_LABEL)),
+            Some(label) => {
+                seen.insert(target.id, label);
+                let usable = match target {
+                    Target { total: 0, .. } => Err(NO_DISKS),
+                    Target {
+                        maintenance: true, ..
+                    } => Err(MAINTENANCE),
+                    _ => Ok(label),
+                };
+                (Some(label), usable)
+            }
+        };
+        let index = label
+            .map(|label| label as u32 - 'A' as u32)
+            .filter(|index| found.iter().all(|other| other.ost.index != *index));
+        found.push(Known {
+            ost: Ost {
+                index: index.unwrap_or(UNLABELLED + u32::from(target.id)),
+                name: match (index, label) {
+                    (Some(_), Some(label)) => format!("{label} at {}", target.address),
+                    _ => target.address.to_string(),
+                },
+            },
+            usable,
+        });
+    }
+    found.sort_by_key(|known| known.ost.index);
+    found
+}
+
+fn io_error(error: Error) -> io::Error {
+    let number = match &error {
+        Error::Refused { status, .. } => status.errno(),
+        _ => None,
+    };
+    match (number, error) {
+        (Some(number), _) => io::Error::from_raw_os_error(number),
+        (None, Error::Io { source, .. }) => source,
+        (None, error) => io::Error::other(error),
+    }
+}
+
+impl Provider for MooseFs {
+    fn kind(&self) -> &'static str {
+        "moosefs"
+    }
+
+    fn osts(&self) -> Result<Vec<Ost>, OstError> {
+        let known = self.known().map_err(|e| OstError {
+            ost: self.path.clone(),
+            what: "listing the chunkservers",
+            source: io_error(e),
+        })?;
+        Ok(known.into_iter().map(|known| known.ost).collect())
+    }
+
+    fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<File, OstError> {
+        let made = self.make(ost, name, direct);
+        made.map_err(|e| OstError::new(ost, "making a file", e))
+    }
+
+    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
+        let opened = self.place(ost).open(name);
+        opened.map_err(|e| OstError::new(ost, "opening a file", e))
+    }
+
+    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
+        let listed = self.place(ost).list();
+        listed.map_err(|e| OstError::new(ost, "listing its files", e))
+    }
+
+    fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
+        let removed = self.place(ost).remove(name);
+        removed.map_err(|e| OstError::new(ost, "removing a file", e))
+    }
+}
+
+#[cfg(test)]
+mod tests;

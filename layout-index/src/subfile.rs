@@ -1,0 +1,128 @@
+//! Subfiles: files on OSTs that hold bytes of a dirty life until the canonical file has them.
+//!
+//! This store made them and nobody else writes them. They only grow: a place that a record names
+//! is never written again, so whoever has an old plan reads the bytes of that moment.
+//!
+//! # Order on disk
+//!
+//! 1. the file is made on its OST, owned by the owner of the file it is for;
+//! 2. a `Subfile` record says that it is there;
+//! 3. bytes are appended, and the subfile is **synced**;
+//! 4. `Subfiled` records name them; the log's copy is dead from here on;
+//! 5. drained, or replaced: nothing names bytes of it any more, and `SubfileGone`, `Clean` or
+//!    `Discard` says so;
+//! 6. the log is **synced**;
+//! 7. the file is removed.
+//!
+//! | killed after … | the next start sees |
+//! |---|---|
+//! | 1 | a file that no record names: an orphan, removed |
+//! | 2, 3 | an empty life of it; the log still has the bytes, and they are subfiled again |
+//! | 4 | the bytes in the subfile |
+//! | 5, 6 | an orphan, removed |
+//! | 7 | nothing |
+//!
+//! Step 6 comes before 7 because a power failure that takes the record of 5 would bring back
+//! extents whose file is gone.
+
+use crate::disk::DiskFile;
+use crate::index::SubfileRow;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::extent::BLOCK;
+
+/// The largest subfile: its blocks are numbered with four bytes.
+const MOST: u64 = BLOCK << 32;
+
+/// Opens what was made on an OST. Called where waiting is allowed.
+pub trait Subfiles: Send + Sync {
+    /// The subfile, open for reading and writing. `NotFound` if it is not there.
+    fn open(&self, row: &SubfileRow) -> io::Result<Arc<dyn DiskFile>>;
+}
+
+/// One subfile of this store.
+#[derive(Debug)]
+pub struct Subfile {
+    row: SubfileRow,
+    /// Bytes that extents refer to, by the books: never too few.
+    live: AtomicU64,
+    open: Mutex<Option<Arc<dyn DiskFile>>>,
+    /// Where the next unit goes.
+    tail: Mutex<Option<u64>>,
+}
+
+impl Subfile {
+    pub(crate) fn new(row: SubfileRow) -> Subfile {
+        Subfile {
+            row,
+            live: AtomicU64::new(0),
+            open: Mutex::default(),
+            tail: Mutex::default(),
+        }
+    }
+
+    /// One that was made just now, and is empty.
+    pub fn made(row: SubfileRow, file: Arc<dyn DiskFile>) -> Subfile {
+        Subfile {
+            open: Mutex::new(Some(file)),
+            tail: Mutex::new(Some(0)),
+            ..Subfile::new(row)
+        }
+    }
+
+    pub fn row(&self) -> &SubfileRow {
+        &self.row
+    }
+
+    pub fn no(&self) -> u32 {
+        self.row.no
+    }
+
+    pub fn live(&self) -> u64 {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// How far it has grown, as far as this daemon knows.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail.lock().unwrap_or(0)
+    }
+
+    pub(crate) fn add_live(&self, bytes: u64) {
+        self.live.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub(crate) fn sub_live(&self, bytes: u64) {
+        self.live.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// The open file; opened with `subfiles` when it is first needed. No lock is held while that
+    /// waits for the OST.
+    pub fn file(&self, subfiles: &dyn Subfiles) -> io::Result<Arc<dyn DiskFile>> {
+        if let Some(file) = &*self.open.lock() {
+            return Ok(file.clone());
+        }
+        let file = subfiles.open(&self.row)?;
+        Ok(self.open.lock().get_or_insert(file).clone())
+    }
+
+    /// Room for `len` bytes at the end, for this caller alone. `None` when it is full. What an
+    /// earlier daemon left unnamed at the end is never written over.
+    pub fn reserve(&self, file: &dyn DiskFile, len: u64) -> io::Result<Option<u64>> {
+        let known = *self.tail.lock();
+        let found = match known {
+            Some(_) => 0,
+            None => file.size()?.next_multiple_of(BLOCK),
+        };
+        let mut tail = self.tail.lock();
+        let start = tail.unwrap_or(found);
+        let end = start + len.next_multiple_of(BLOCK);
+        if end > MOST {
+            return Ok(None);
+        }
+        *tail = Some(end);
+        Ok(Some(start))
+    }
+}

@@ -1,0 +1,90 @@
+//! Contention: which OSTs other jobs keep busy during a run, and how much they leave.
+//!
+//! On a shared machine it is other targets every time, and the load on them changes. Here two OSTs
+//! are drawn anew for each run, and each is left with a share of its bandwidth drawn evenly from a
+//! twentieth to three twentieths: a tenth on average. All cases of a run get the same draw, so they
+//! differ by what they do and by nothing else.
+
+use pfs_sim::{Change, Sim};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde::Serialize;
+use std::io;
+
+pub const SLOW: usize = 2;
+pub const SHARE: std::ops::RangeInclusive<f64> = 0.05..=0.15;
+
+/// The slow OSTs of one run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Contention {
+    pub slow: Vec<SlowOst>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SlowOst {
+    pub ost: usize,
+    /// Bytes per second that are left.
+    pub bandwidth: u64,
+}
+
+impl Contention {
+    /// The draw of run `run` of `seed`, over `osts` OSTs of `bandwidth` each.
+    pub fn draw(seed: u64, run: u32, osts: usize, bandwidth: u64) -> Contention {
+        let mut rng = StdRng::seed_from_u64(run_seed(seed, run));
+        let slow = rand::seq::index::sample(&mut rng, osts, SLOW.min(osts));
+        let slow = slow.into_iter().map(|ost| SlowOst {
+            ost,
+            bandwidth: (bandwidth as f64 * rng.random_range(SHARE)) as u64,
+        });
+        Contention {
+            slow: slow.collect(),
+        }
+    }
+
+    pub fn apply(&self, sim: &Sim) -> io::Result<()> {
+        for slow in &self.slow {
+            let change = Change {
+                bandwidth: Some(slow.bandwidth.to_string()),
+                ..Change::default()
+            };
+            sim.set(slow.ost, change)?;
+        }
+        Ok(())
+    }
+}
+
+/// A seed for everything random in one run.
+pub fn run_seed(seed: u64, run: u32) -> u64 {
+    seed.wrapping_mul(1_000_003).wrapping_add(u64::from(run))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_tenth_on_average_and_other_osts_each_run() {
+        let runs: Vec<Contention> = (0..500)
+            .map(|run| Contention::draw(7, run, 16, 1 << 20))
+            .collect();
+        let slow = || runs.iter().flat_map(|run| &run.slow);
+        let shares: Vec<f64> = slow()
+            .map(|slow| slow.bandwidth as f64 / (1 << 20) as f64)
+            .collect();
+        assert!(shares.iter().all(|share| (0.049..=0.15).contains(share)));
+        let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+        assert!((mean - 0.1).abs() < 0.005, "{mean}");
+        let osts: BTreeSet<usize> = slow().map(|slow| slow.ost).collect();
+        assert_eq!(osts.len(), 16, "every OST has its turn");
+        assert!(runs.iter().all(|run| run.slow[0].ost != run.slow[1].ost));
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let draw = |seed, run| Contention::draw(seed, run, 16, 1 << 20);
+        assert_eq!(draw(1, 3), draw(1, 3));
+        assert_ne!(draw(1, 3), draw(1, 4));
+        assert_ne!(draw(1, 3), draw(2, 3));
+    }
+}

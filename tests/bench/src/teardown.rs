@@ -1,0 +1,117 @@
+//! Nothing of a benchmark survives it, also when it is interrupted: what it mounts and starts is
+//! registered before it is made, and both the owner's drop and the signal thread take it down.
+
+use crate::mountpoint;
+use nix::sys::signal::{self, SigSet, Signal};
+use nix::unistd::Pid;
+use parking_lot::Mutex;
+use std::io;
+use std::path::{Path, PathBuf};
+
+static REGISTER: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+struct Entry {
+    /// Removed with all in it after an interruption.
+    dir: PathBuf,
+    mounts: Vec<PathBuf>,
+    processes: Vec<Pid>,
+}
+
+/// What somebody has to take down, below one temporary directory.
+pub struct Left(PathBuf);
+
+impl Left {
+    pub fn below(dir: &Path) -> Left {
+        REGISTER.lock().push(Entry {
+            dir: dir.to_owned(),
+            mounts: Vec::new(),
+            processes: Vec::new(),
+        });
+        Left(dir.to_owned())
+    }
+
+    fn entry(&self, change: impl FnOnce(&mut Entry)) {
+        let mut register = REGISTER.lock();
+        if let Some(entry) = register.iter_mut().find(|entry| entry.dir == self.0) {
+            change(entry);
+        }
+    }
+
+    /// Call before mounting. The first registered is the first to be unmounted.
+    pub fn mount(&mut self, dir: &Path) {
+        self.entry(|entry| entry.mounts.push(dir.to_owned()));
+    }
+
+    /// A child that must not go on when the benchmark is interrupted. Call
+    /// [`Left::forget_process`] before it is waited for: its number may be another's afterwards.
+    pub fn process(&mut self, pid: u32) {
+        self.entry(|entry| entry.processes.push(Pid::from_raw(pid as i32)));
+    }
+
+    pub fn forget_process(&mut self, pid: u32) {
+        self.entry(|entry| entry.processes.retain(|known| known.as_raw() != pid as i32));
+    }
+
+    /// Unmounts what is still mounted. Processes are their owners' business.
+    pub fn take_down(&mut self) {
+        let mut mounts = Vec::new();
+        self.entry(|entry| mounts.append(&mut entry.mounts));
+        for problem in unmount_all(&mounts) {
+            eprintln!("{problem}");
+        }
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.take_down();
+        REGISTER.lock().retain(|entry| entry.dir != self.0);
+    }
+}
+
+fn unmount_all(mounts: &[PathBuf]) -> Vec<io::Error> {
+    let unmount = |dir: &PathBuf| match mountpoint::is_mounted(dir)? {
+        true => mountpoint::unmount(dir, true),
+        false => Ok(()),
+    };
+    mounts.iter().filter_map(|dir| unmount(dir).err()).collect()
+}
+
+/// Ends the program on SIGINT, SIGTERM and SIGHUP with everything taken down. Call before any
+/// thread starts.
+pub fn on_signals() -> io::Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let signal = signals.wait().map_or(0, |s| s as i32);
+            // What came last may stand on what came first.
+            for entry in REGISTER.lock().drain(..).rev() {
+                clear(&entry);
+            }
+            std::process::exit(128 + signal);
+        })?;
+    Ok(())
+}
+
+fn clear(entry: &Entry) {
+    for pid in &entry.processes {
+        if let Err(errno) = signal::kill(*pid, Signal::SIGKILL) {
+            eprintln!("cannot end process {pid}: {errno}");
+        }
+    }
+    let problems = unmount_all(&entry.mounts);
+    for problem in &problems {
+        eprintln!("{problem}");
+    }
+    // Below a mount that stayed are somebody's files.
+    if problems.is_empty()
+        && let Err(error) = std::fs::remove_dir_all(&entry.dir)
+    {
+        eprintln!("{}: {error}", entry.dir.display());
+    }
+}
