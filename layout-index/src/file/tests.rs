@@ -630,7 +630,7 @@ fn a_damaged_subfile_is_never_served() {
     let plan = rig.file().plan(ByteRange::new(50, 200)).unwrap();
     let error = rig
         .file()
-        .read(&plan, &mut vec![0; 150], None)
+        .read(&plan, &mut [0; 150], None)
         .unwrap_err();
     assert!(
         matches!(error, StoreError::SubfileChecksum { .. }),
