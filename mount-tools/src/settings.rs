@@ -140,6 +140,8 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
         )?,
         rate_limit: keys.drain_rate.map(|s| s.0).filter(|rate| *rate > 0),
         verify: keys.verify.unwrap_or(default.verify),
+        // A canonical file is on targets too, and no other one can stand in for them.
+        patience: within_time("ost-deadline", keys.ost_deadline, default.patience)?,
         ..default
     })
 }

@@ -145,11 +145,7 @@ fn drain(
 }
 
 /// What would be salvaged: the store is only looked at.
-fn verify(
-    dir: &Path,
-    backing: PathBuf,
-    provider: Option<Arc<dyn Provider>>,
-) -> Result<Report> {
+fn verify(dir: &Path, backing: PathBuf, provider: Option<Arc<dyn Provider>>) -> Result<Report> {
     let subfiles = provider.map(|p| Arc::new(Opener::new(p)) as Arc<dyn layout_index::Subfiles>);
     let seen = Store::inspect(dir, true, subfiles).map_err(|e| Failure::failed(e.to_string()))?;
     let mut report = Report {

@@ -88,12 +88,7 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
     Ok(parts(mounted, flusher, view, fleet))
 }
 
-fn parts(
-    mounted: Mounted,
-    flusher: Flusher,
-    names: Arc<View>,
-    fleet: Option<Arc<Fleet>>,
-) -> Parts {
+fn parts(mounted: Mounted, flusher: Flusher, names: Arc<View>, fleet: Option<Arc<Fleet>>) -> Parts {
     let unmounter = mounted.unmounter();
     Parts {
         flusher: Arc::new(flusher),
