@@ -389,7 +389,7 @@ fn trouble_of(shared: &Shared, file: &File) -> Option<StickyError> {
 
 /// Not an error of the job's: its bytes are safe, and the drain goes on by itself.
 fn hangs(shared: &Shared, file: &File) -> Option<StickyError> {
-    let since = shared.stuck.since(file.id())?;
+    let since = shared.stuck.silent_for(file.id(), shared.patience())?;
     Some(StickyError {
         errno: libc::ETIMEDOUT,
         message: format!(

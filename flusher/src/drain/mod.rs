@@ -13,7 +13,8 @@
 //! (`subfiles.rs`). A canonical file that hangs cannot be had elsewhere. Its phase is then left to
 //! itself and ends whenever the file system lets it: everything it does late is what it would have
 //! done in time. Meanwhile the file gets no second one, its new data still goes to subfiles, and
-//! `status` says what is waited for.
+//! `status` says what is waited for. When the phase has come to life again, the file's next job
+//! waits for its end.
 
 mod canonical;
 mod pulse;
@@ -23,7 +24,7 @@ use crate::engine::Shared;
 use crate::schedule::{Outcome, Scope};
 use crate::trouble::{self, Trouble};
 use layout_index::File;
-use pulse::Pulse;
+pub(crate) use pulse::Pulse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         return outcome(&file, scope, Err(halt));
     }
     if shared.stuck.contains(file.id()) {
-        return Outcome::Failed;
+        return rejoin(&shared, &file).await;
     }
     let pulse = Arc::new(Pulse::default());
     let phase = canonical::attempt(shared.clone(), file.clone(), name, scope, pulse.clone());
@@ -95,19 +96,35 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
             }
             () = tokio::time::sleep(LOOK) => {}
         }
-        if let Some(since) = pulse.silent_for(patience) {
+        if pulse.silent_for(patience).is_some() {
             pulse.give_permits_back();
-            shared.stuck.add(file.id(), since);
+            shared.stuck.add(file.id(), pulse.clone());
             tracing::warn!(file = %file.id(), name = %trouble::name_of(&file), "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
             tokio::spawn(async move {
                 let ended = joined(phase.await).unwrap_or(Err(Halt::Stopping));
-                outcome(&file, scope, ended);
+                let outcome = outcome(&file, scope, ended);
+                tidy(&shared, &file, outcome).await;
                 shared.stuck.remove(file.id());
                 shared.wake(file.id());
             });
             return Outcome::Failed;
         }
     }
+}
+
+/// Waits for a phase that was left to itself, as long as it lives.
+async fn rejoin(shared: &Shared, file: &File) -> Outcome {
+    while shared.stuck.contains(file.id()) {
+        if shared
+            .stuck
+            .silent_for(file.id(), shared.patience())
+            .is_some()
+        {
+            return Outcome::Failed;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Outcome::Dirty
 }
 
 /// What the file does not need any more, in the store and in the shared directory.
