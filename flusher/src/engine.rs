@@ -6,7 +6,7 @@
 //! runtime's blocking threads.
 
 use crate::Canonicals;
-use crate::drain;
+use crate::drain::{self, Pulse};
 use crate::housekeeping::{self, Targets};
 use crate::progress::Meter;
 use crate::schedule::{Facts, Outcome, Schedule, choose};
@@ -55,13 +55,14 @@ pub(crate) struct Shared {
     pub stuck: Stuck,
 }
 
-/// Files whose canonical file does not answer, and since when.
+/// Files whose phase into the canonical file was left to itself because it hung. It is the file's
+/// only one until it ends, also when it has come to life again.
 #[derive(Debug, Default)]
-pub(crate) struct Stuck(Mutex<HashMap<FileId, Instant>>);
+pub(crate) struct Stuck(Mutex<HashMap<FileId, Arc<Pulse>>>);
 
 impl Stuck {
-    pub fn add(&self, id: FileId, since: Instant) {
-        self.0.lock().insert(id, since);
+    pub fn add(&self, id: FileId, pulse: Arc<Pulse>) {
+        self.0.lock().insert(id, pulse);
     }
 
     pub fn remove(&self, id: FileId) {
@@ -72,8 +73,9 @@ impl Stuck {
         self.0.lock().contains_key(&id)
     }
 
-    pub fn since(&self, id: FileId) -> Option<Instant> {
-        self.0.lock().get(&id).copied()
+    /// Since when it has not answered; `None` if there is no such phase, or it goes on.
+    pub fn silent_for(&self, id: FileId, patience: Duration) -> Option<Instant> {
+        self.0.lock().get(&id)?.silent_for(patience)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -196,6 +196,11 @@ impl Flusher {
         progress
     }
 
+    /// What keeps this file from being drained: the error that sticks to it, or what hangs.
+    pub fn trouble_of(&self, file: &File) -> Option<StickyError> {
+        trouble_of(&self.shared, file)
+    }
+
     /// Drains everything first if told so, then stops. The verdict is about that drain.
     pub fn shutdown(&self, drain: bool) -> Verdict {
         let verdict = if drain {
@@ -372,15 +377,19 @@ fn look(shared: &Shared, files: &[Arc<File>], tally: &mut Tally) -> Progress {
         active: shared.schedule.lock().active(),
         errors: files
             .iter()
-            .filter_map(|f| Some((f.id(), f.error().or_else(|| hangs(shared, f))?)))
+            .filter_map(|f| Some((f.id(), trouble_of(shared, f)?)))
             .map(|(id, error)| FileError { id, error })
             .collect(),
     }
 }
 
+fn trouble_of(shared: &Shared, file: &File) -> Option<StickyError> {
+    file.error().or_else(|| hangs(shared, file))
+}
+
 /// Not an error of the job's: its bytes are safe, and the drain goes on by itself.
 fn hangs(shared: &Shared, file: &File) -> Option<StickyError> {
-    let since = shared.stuck.since(file.id())?;
+    let since = shared.stuck.silent_for(file.id(), shared.patience())?;
     Some(StickyError {
         errno: libc::ETIMEDOUT,
         message: format!(

@@ -160,7 +160,8 @@ pub struct Keys {
     /// How much a probe writes to each target [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     pub probe_size: Option<Size>,
-    /// A target that has not answered for this long is dropped [default: 10s]
+    /// A target that has not answered for this long is dropped, and a file below that has not is
+    /// left to itself until it does [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub ost_deadline: Option<Span>,
     /// And tried again after this long [default: 1m]

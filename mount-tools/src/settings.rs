@@ -79,10 +79,7 @@ impl MountSettings {
             None => store.join("forebay.log"),
         };
         Ok(MountSettings {
-            drain: flusher::Settings {
-                patience: targets.deadline,
-                ..drain(&keys)?
-            },
+            drain: drain(&keys)?,
             space: space(&keys)?,
             absorb: keys.absorb != Some(Switch::Off),
             index_memory: within(
@@ -140,6 +137,8 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
         )?,
         rate_limit: keys.drain_rate.map(|s| s.0).filter(|rate| *rate > 0),
         verify: keys.verify.unwrap_or(default.verify),
+        // A canonical file is on targets too, and no other one can stand in for them.
+        patience: within_time("ost-deadline", keys.ost_deadline, default.patience)?,
         ..default
     })
 }

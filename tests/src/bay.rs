@@ -40,6 +40,7 @@ pub struct Bay {
     config: BTreeMap<String, String>,
     allowed: Vec<String>,
     args: Vec<String>,
+    env: Vec<(String, PathBuf)>,
     mnt: PathBuf,
     store: PathBuf,
     backing: PathBuf,
@@ -73,6 +74,7 @@ impl Bay {
             config: BTreeMap::new(),
             allowed: Vec::new(),
             args: Vec::new(),
+            env: Vec::new(),
             mnt,
             store,
             backing,
@@ -98,6 +100,12 @@ impl Bay {
     /// A further argument of `forebay mount`, for the next start.
     pub fn arg(&mut self, arg: &str) -> &mut Self {
         self.args.push(arg.into());
+        self
+    }
+
+    /// A variable of every `forebay` command that is started from here on.
+    pub fn env(&mut self, name: &str, value: &Path) -> &mut Self {
+        self.env.push((name.into(), value.into()));
         self
     }
 
@@ -181,6 +189,7 @@ impl Bay {
             .env_remove("XDG_RUNTIME_DIR")
             .env("NO_COLOR", "1")
             .env("RUST_LOG", "info")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
     }

@@ -54,6 +54,38 @@ impl Status {
             .collect()
     }
 
+    /// Bytes that are nowhere but in the log: the rest of the undrained ones is in subfiles.
+    pub fn in_log(&self) -> u64 {
+        self.number("/bytes/in_log")
+    }
+
+    fn targets(&self) -> &[Value] {
+        let list = self.at("/targets/osts").as_array();
+        list.expect("/targets/osts is a list")
+    }
+
+    /// A storage target, by its number.
+    pub fn target(&self, index: usize) -> &Value {
+        let found = self.targets().iter().find(|ost| ost["index"] == index);
+        found.unwrap_or_else(|| panic!("there is no target {index} in {:#}", self.0))
+    }
+
+    /// Numbers of the targets that data goes to, in their order.
+    pub fn chosen(&self) -> Vec<usize> {
+        let chosen = self.targets().iter().filter(|ost| ost["state"] == "chosen");
+        let number = |ost: &Value| ost["index"].as_u64().expect("a number") as usize;
+        let mut numbers: Vec<usize> = chosen.map(number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// What `errors` says of this file.
+    pub fn error_of(&self, path: &str) -> Option<String> {
+        let errors = self.errors();
+        let of_it = errors.iter().find(|error| error["path"] == path)?;
+        of_it["message"].as_str().map(str::to_owned)
+    }
+
     /// Errors that stick.
     pub fn errors(&self) -> Vec<Value> {
         let list = self.at("/errors").as_array().expect("/errors is a list");

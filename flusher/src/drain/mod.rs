@@ -15,7 +15,8 @@
 //! (`subfiles.rs`). A canonical file that hangs cannot be had elsewhere. Its phase is then left to
 //! itself and ends whenever the file system lets it: everything it does late is what it would have
 //! done in time. Meanwhile the file gets no second one, its new data still goes to subfiles, and
-//! `status` says what is waited for.
+//! `status` says what is waited for. When the phase has come to life again, the file's next job
+//! waits for its end.
 
 mod canonical;
 mod pulse;
@@ -25,8 +26,9 @@ use crate::engine::Shared;
 use crate::schedule::{Outcome, Scope};
 use crate::trouble::{self, Trouble};
 use layout_index::File;
-use pulse::Pulse;
+pub(crate) use pulse::Pulse;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subfiles::Moved;
 
@@ -80,7 +82,7 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         Err(halt) => return outcome(&file, scope, Err(halt)),
     };
     if shared.stuck.contains(file.id()) {
-        return Outcome::Failed;
+        return rejoin(&shared, &file).await;
     }
     let pulse = Arc::new(Pulse::default());
     let second = canonical::attempt(
@@ -103,13 +105,14 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
             }
             () = tokio::time::sleep(LOOK) => {}
         }
-        if let Some(since) = pulse.silent_for(patience) {
+        if pulse.silent_for(patience).is_some() {
             pulse.give_permits_back();
-            shared.stuck.add(file.id(), since);
+            shared.stuck.add(file.id(), pulse.clone());
             tracing::warn!(file = %file.id(), name = %name, "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
             tokio::spawn(async move {
                 let ended = joined(second.await).unwrap_or(Err(Halt::Stopping));
-                outcome(&file, scope, ended);
+                let outcome = outcome(&file, scope, ended);
+                tidy(&shared, &file, outcome).await;
                 shared.stuck.remove(file.id());
                 shared.wake(file.id());
             });
@@ -122,6 +125,21 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
             tracing::debug!(file = %file.id(), stopping = matches!(halt, Halt::Stopping), "the log is left to the next job");
         }
     }
+}
+
+/// Waits for a phase that was left to itself, as long as it lives.
+async fn rejoin(shared: &Shared, file: &File) -> Outcome {
+    while shared.stuck.contains(file.id()) {
+        let silent = shared.stuck.silent_for(file.id(), shared.patience());
+        if silent.is_some() {
+            return Outcome::Failed;
+        }
+        if shared.stopping.load(Ordering::Acquire) {
+            return Outcome::Stopped;
+        }
+        shared.sleep(LOOK).await;
+    }
+    Outcome::Dirty
 }
 
 /// What the file does not need any more, in the store and in the shared directory.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
 #[derive(Debug, Default)]
-pub(super) struct Pulse(Mutex<State>);
+pub(crate) struct Pulse(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {

@@ -6,7 +6,7 @@ use super::Overlay;
 use crate::backing::{Creds, sys};
 use crate::errno::{FsError, Result};
 use crate::types::{Caller, RESERVED_XATTR};
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
 /// An answer to get or list: the kernel first asks how long it will be.
@@ -33,7 +33,14 @@ impl Overlay {
         let creds = Creds::of(caller);
         let _as_caller = creds.enter()?;
         let mut value = vec![0; size];
-        let len = sys::getxattr(inode.fd(), &name, &mut value)?;
+        let len = match sys::getxattr(inode.fd(), &name, &mut value) {
+            // The kernel looks for an ACL whenever somebody other than root opens a file, and would
+            // refuse them a backing that has none.
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) && is_acl(&name) => {
+                return Err(FsError::NoAttribute);
+            }
+            other => other?,
+        };
         if size == 0 {
             return Ok(Xattr::Length(len));
         }
@@ -103,6 +110,10 @@ impl Overlay {
             other => Ok(other?),
         }
     }
+}
+
+fn is_acl(name: &CStr) -> bool {
+    [c"system.posix_acl_access", c"system.posix_acl_default"].contains(&name)
 }
 
 /// The list without our own names.

@@ -628,10 +628,7 @@ fn a_damaged_subfile_is_never_served() {
     bytes[100] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let plan = rig.file().plan(ByteRange::new(50, 200)).unwrap();
-    let error = rig
-        .file()
-        .read(&plan, &mut [0; 150], None)
-        .unwrap_err();
+    let error = rig.file().read(&plan, &mut [0; 150], None).unwrap_err();
     assert!(
         matches!(error, StoreError::SubfileChecksum { .. }),
         "{error}"

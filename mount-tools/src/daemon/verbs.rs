@@ -97,7 +97,7 @@ impl Node {
             .partition(|(f, _)| peer.may_touch(owner(f)));
         let errors = mine
             .iter()
-            .filter_map(|(f, _)| Some((f, f.error()?)))
+            .filter_map(|(f, _)| Some((f, self.flusher.trouble_of(f)?)))
             .take(MOST_ERRORS)
             .map(|(f, e)| ErrorStatus {
                 path: self.name(f),
@@ -149,7 +149,7 @@ impl Node {
             undrained,
             uid: owner(file),
             writers: Some(file.writers()),
-            error: file.error().map(|e| e.message),
+            error: self.flusher.trouble_of(file).map(|e| e.message),
         }
     }
 

@@ -48,6 +48,15 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
+fn one_deadline_for_targets_and_for_the_files_on_them() {
+    let place = Place::new();
+    let given = ["--store", "@/store", "--ost-deadline", "3s"];
+    let settings = place.resolve(&given).unwrap();
+    assert_eq!(settings.targets.deadline.as_secs(), 3);
+    assert_eq!(settings.drain.patience.as_secs(), 3);
+}
+
+#[test]
 fn refusals_name_what_is_wrong() {
     let place = Place::new();
     for (more, text) in [

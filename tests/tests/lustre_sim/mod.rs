@@ -1,0 +1,173 @@
+//! A mount over the simulated parallel file system, placed by the Lustre provider.
+//!
+//! Whoever waits for an OST that hangs cannot be killed. So all OSTs are mended before anything is
+//! taken down, also when the test fails.
+
+// Each test file is a crate of its own and uses its part of this.
+#![allow(dead_code)]
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get};
+use forebay_tests::cli::str;
+use forebay_tests::status::Status;
+use forebay_tests::wait::{LONG, wait_until};
+use forebay_tests::{prereq, sys};
+use pfs_sim::{Builder, Change, Failure, Sim, lov};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+pub const MIB: usize = 1 << 20;
+
+/// Taken down in this order, after the OSTs were mended.
+pub struct Lustre {
+    pub bay: Bay,
+    pub sim: Sim,
+    _dir: tempfile::TempDir,
+}
+
+impl Lustre {
+    /// A PFS, and a bay over it that is not started. Everything goes through subfiles, and the
+    /// times are so short that a test sees several of them pass.
+    pub fn new(builder: Builder, drain: Drain) -> Lustre {
+        prereq::mounting();
+        let dir = tempfile::tempdir().expect("a directory");
+        let mount = dir.path().join("pfs");
+        std::fs::create_dir(&mount).expect("mkdir");
+        let sim = builder
+            .latency("0")
+            .lock_cost("0")
+            .program(prereq::helper("pfs-sim"))
+            .start(&[&mount])
+            .expect("start pfs-sim");
+        sim.lustre_root(dir.path()).expect("write the list of OSTs");
+        let all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&mount, all).expect("open the PFS to all");
+        let mut bay = Bay::with_limit(drain, Duration::from_secs(120));
+        bay.set_backing(&mount)
+            .env("FOREBAY_LUSTRE_ROOT", dir.path())
+            .set("ost-provider", "lustre")
+            .set("subfiles", "always")
+            .set("ost-deadline", "1s")
+            .set("ost-retry", "1s");
+        let _dir = dir;
+        Lustre { bay, sim, _dir }
+    }
+
+    /// Starts the daemon, and waits until it knows its OSTs.
+    pub fn start(&mut self) {
+        self.bay.start();
+        self.until("the OSTs are known", |status| {
+            status.at("/targets/probing") == false && !status.chosen().is_empty()
+        });
+    }
+
+    pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
+        let mut last = None;
+        let seen = wait_until_or(what, || {
+            let status = self.bay.status();
+            let found = is_so(&status).then(|| status.clone());
+            last = Some(status);
+            found
+        });
+        seen.unwrap_or_else(|| panic!("in vain: {what}: {:#}", last.expect("a status").0))
+    }
+
+    pub fn set(&self, ost: usize, change: Change) {
+        self.sim.set(ost, change).expect("change an OST");
+    }
+
+    pub fn fail(&self, ost: usize, how: Failure) {
+        self.set(ost, Change::default().fail(how));
+    }
+
+    /// Bytes that each OST has taken.
+    pub fn written(&self) -> Vec<u64> {
+        let counters = self.sim.counters().expect("read the counters");
+        let osts = counters.osts.iter();
+        osts.map(|ost| ost.tally.bytes_written).collect()
+    }
+
+    /// The OSTs that a file in the backing is striped over, in the order of their numbers.
+    pub fn striped_over(&self, file: &Path) -> Vec<usize> {
+        let bytes = sys::get_xattr(file, lov::NAME).expect("read the layout");
+        let mut osts = lov::parse_file(&bytes).expect("a layout").osts;
+        osts.sort_unstable();
+        osts
+    }
+
+    /// The subfiles on each OST.
+    pub fn subfiles(&self) -> Vec<Vec<PathBuf>> {
+        let place = self.bay.backing().join(".forebay/subfiles");
+        let osts = self.sim.config().expect("read the settings").osts.len();
+        let of = |ost: usize| match std::fs::read_dir(place.join(ost.to_string())) {
+            Ok(entries) => entries.map(|e| e.expect("list").path()).collect(),
+            Err(_) => Vec::new(),
+        };
+        (0..osts).map(of).collect()
+    }
+
+    /// `forebay drain` of one file.
+    pub fn drain(&self, name: &str, options: &[&str]) -> Output {
+        let path = self.bay.path(name);
+        let mut args = vec!["drain", str(&path)];
+        args.extend(options);
+        self.bay.run(args)
+    }
+
+    /// What a program reads through the mount, if it gets it in time.
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        let path = self.bay.path(name);
+        in_time(
+            "reading through the mount",
+            in_background(move || get(path)),
+        )
+    }
+
+    /// S4: through the mount and without it, the file has these bytes.
+    pub fn has_all(&self, name: &str, want: &[u8]) {
+        assert_same(&format!("{name}, mounted"), &self.read(name), want);
+        let below = get(self.bay.canonical(name));
+        assert_same(&format!("{name}, canonical"), &below, want);
+    }
+
+    /// A test that ends well ends with this: nothing is left on the OSTs but canonical files.
+    pub fn finish(mut self) {
+        self.bay.umount();
+        let left: Vec<PathBuf> = self.subfiles().into_iter().flatten().collect();
+        assert_eq!(left, Vec::<PathBuf>::new(), "subfiles are left");
+    }
+}
+
+impl Drop for Lustre {
+    fn drop(&mut self) {
+        if let Err(e) = self.sim.set_all(Change::default().fail(Failure::None)) {
+            eprintln!("mend the OSTs: {e}");
+        }
+    }
+}
+
+fn wait_until_or<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let patience = std::time::Instant::now() + Duration::from_secs(30);
+    wait_until(what, LONG, || match look() {
+        Some(found) => Some(Some(found)),
+        None => (std::time::Instant::now() > patience).then_some(None),
+    })
+}
+
+/// Not scoped: what hangs must not keep the rest from being taken down.
+pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (done, result) = channel();
+    std::thread::spawn(move || {
+        if done.send(run()).is_err() {
+            eprintln!("it ended after the test");
+        }
+    });
+    result
+}
+
+pub fn in_time<T>(what: &str, result: Receiver<T>) -> T {
+    let result = result.recv_timeout(Duration::from_secs(20));
+    result.unwrap_or_else(|e| panic!("{what} hangs, or failed: {e}"))
+}

@@ -1,0 +1,214 @@
+//! Storage targets that hang, fill and fail while data is on its way to them: the job goes on,
+//! `status` names the target, and the data ends elsewhere.
+//!
+//! On the simulated parallel file system with Lustre's calls. Checks S1, S4 and S6 there, and of
+//! the storage targets: "an OST that stalls, fails or fills is dropped at once, its data goes
+//! elsewhere, and it is tried again later"; "an OST that hangs for ever during drain does not hang
+//! the job, `status` names it, the data ends on another OST".
+
+mod lustre_sim;
+
+use forebay_tests::bay::{Drain, assert_same, get, put};
+use forebay_tests::cli::{OK, code};
+use forebay_tests::rng::Rng;
+use lustre_sim::{Lustre, MIB, in_background, in_time};
+use pfs_sim::{Change, Failure, Sim};
+use serde_json::Value;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+const BROKEN: usize = 2;
+const OTHERS: [usize; 3] = [0, 1, 3];
+
+/// Four OSTs that are all alike; canonical files are striped over all of them.
+fn four(drain: Drain) -> Lustre {
+    let builder = Sim::builder().osts(4).bandwidth("50M").stripe("1M", 4);
+    let mut lustre = Lustre::new(builder, drain);
+    lustre.bay.set("probe", "off");
+    lustre.bay.allow_log("dropped: OST 2");
+    lustre.bay.allow_log("OST 2 (sim-OST0002)");
+    lustre
+}
+
+/// What a job does: files one after the other, each written and closed. (It does not sync: that
+/// waits for the canonical file, which is on the OST that hangs until that is known.)
+fn job(dir: PathBuf, files: u64) -> Vec<(String, Vec<u8>)> {
+    let mut rng = Rng::new(files);
+    let one = |n| {
+        let (name, data) = (format!("job-{n}"), rng.bytes(MIB + 4321));
+        let mut file = File::create(dir.join(&name)).expect("create");
+        file.write_all(&data).expect("write");
+        (name, data)
+    };
+    (0..files).map(one).collect()
+}
+
+/// An OST hangs in the middle of a drain, for as long as the test likes.
+#[test]
+fn an_ost_that_hangs_does_not_hang_the_job() {
+    let mut lustre = four(Drain::Immediate);
+    lustre.bay.set("drain-rate", "8MiB");
+    lustre.bay.allow_log("the canonical file has not answered");
+    lustre.start();
+    let mid = Rng::new(1).bytes(12 * MIB);
+    put(lustre.bay.path("mid"), &mid);
+    lustre.until("the drain is in the middle", |status| {
+        let subfiled = status.number("/bytes/subfiled") as usize;
+        subfiled > MIB && status.in_log() > 0
+    });
+    lustre.fail(BROKEN, Failure::Hang);
+    let before = lustre.written();
+
+    let dir = lustre.bay.mnt().to_owned();
+    let files = in_time("the job", in_background(move || job(dir, 10)));
+    let status = lustre.until("the OST is seen to hang", |status| {
+        status.target(BROKEN)["state"] == "stalled"
+    });
+    let said = status.target(BROKEN)["error"].to_string();
+    assert!(said.contains("OST 2 (sim-OST0002)"), "{said}");
+    assert!(said.contains("has not come back"), "{said}");
+    assert_eq!(status.chosen(), OTHERS);
+    lustre.until("everything has left the log", |status| status.in_log() == 0);
+
+    // Made now, a file has nothing to do with that OST, and is drained while it hangs.
+    let new = Rng::new(2).bytes(3 * MIB + 17);
+    let (made, data) = (lustre.bay.path("new"), new.clone());
+    let synced = in_background(move || {
+        put(&made, data);
+        File::open(&made).and_then(|file| file.sync_all())
+    });
+    in_time("writing and syncing a new file", synced).expect("sync");
+    let below = lustre.bay.canonical("new");
+    assert_eq!(lustre.striped_over(&below), OTHERS);
+    let out = lustre.drain("new", &["--wait", "--timeout", "20s"]);
+    assert_eq!(code(&out), OK, "{out:?}");
+    lustre.has_all("new", &new);
+    let status = lustre.bay.status();
+    assert_eq!(status.target(BROKEN)["state"], "stalled", "{:#}", status.0);
+
+    let after = lustre.written();
+    assert_eq!(after[BROKEN], before[BROKEN], "the OST does not hang");
+    for ost in OTHERS {
+        assert!(after[ost] > before[ost], "nothing went to OST {ost}");
+    }
+
+    lustre.fail(BROKEN, Failure::None);
+    lustre.until("the OST is used again", |status| {
+        status.chosen() == [0, 1, 2, 3]
+    });
+    lustre.bay.drain();
+    lustre.has_all("mid", &mid);
+    for (name, data) in &files {
+        lustre.has_all(name, data);
+    }
+    lustre.finish();
+}
+
+/// A canonical file with stripes on the OST cannot be had elsewhere. It is reported, its bytes
+/// are safe on other OSTs and read from there, and its drain ends when the OST answers.
+#[test]
+fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere() {
+    let mut lustre = four(Drain::Never);
+    lustre.bay.allow_log("the canonical file has not answered");
+    lustre.start();
+    let old = Rng::new(3).bytes(8 * MIB + 99);
+    put(lustre.bay.path("old"), &old);
+    let below = lustre.bay.canonical("old");
+    assert_eq!(lustre.striped_over(&below), [0, 1, 2, 3]);
+    lustre.fail(BROKEN, Failure::Hang);
+    lustre.drain("old", &[]);
+
+    lustre.until("everything has left the log", |status| status.in_log() == 0);
+    let status = lustre.until("the file is reported", |status| {
+        status.error_of("old").is_some()
+    });
+    let said = status.error_of("old").unwrap_or_default();
+    assert!(said.contains("has not answered for"), "{said}");
+    assert_eq!(status.undrained() as usize, old.len());
+    assert_eq!(status.target(BROKEN)["state"], "stalled");
+    assert_same("from subfiles", &lustre.read("old"), &old);
+    let path = lustre.bay.path("old");
+    let out = lustre
+        .bay
+        .run(["layout".as_ref(), path.as_os_str(), "--json".as_ref()]);
+    let layout: Value = serde_json::from_slice(&out.stdout).expect("layout --json");
+    for piece in layout["pieces"].as_array().expect("pieces") {
+        assert_eq!(piece["tier"], "subfile", "{piece}");
+        assert_ne!(piece["ost"], "sim-OST0002", "{piece}");
+    }
+
+    // And a job that goes on with this very file does not wait for it either.
+    let (at, more) = (3 * MIB, Rng::new(4).bytes(MIB / 2));
+    let (path, data) = (lustre.bay.path("old"), more.clone());
+    let write = in_background(move || {
+        let file = File::options().write(true).open(path).expect("open");
+        file.write_all_at(&data, at as u64).expect("write");
+    });
+    in_time("writing to the file", write);
+    let mut want = old;
+    want[at..at + more.len()].copy_from_slice(&more);
+    assert_same("with new bytes", &lustre.read("old"), &want);
+
+    lustre.fail(BROKEN, Failure::None);
+    lustre.bay.drain();
+    lustre.has_all("old", &want);
+    lustre.until("the OST is used again", |status| {
+        status.chosen() == [0, 1, 2, 3] && status.errors().is_empty()
+    });
+    lustre.finish();
+}
+
+/// Breaks an OST in the middle of a drain in a way that it tells of.
+fn breaks(change: Change, repair: Change, state: &str, says: &str) {
+    let mut lustre = four(Drain::Never);
+    lustre.bay.allow_log("draining old");
+    lustre.start();
+    let old = Rng::new(5).bytes(12 * MIB);
+    put(lustre.bay.path("old"), &old);
+    lustre.set(BROKEN, change);
+    lustre.drain("old", &[]);
+    let status = lustre.until("everything has left the log, and the OST is dropped", |s| {
+        s.in_log() == 0 && s.target(BROKEN)["state"] == state
+    });
+    let said = status.target(BROKEN)["error"].to_string();
+    assert!(said.contains("OST 2") && said.contains(says), "{said}");
+    assert_eq!(status.chosen(), OTHERS);
+    assert_same("from subfiles", &lustre.read("old"), &old);
+
+    let new = Rng::new(6).bytes(4 * MIB);
+    put(lustre.bay.path("new"), &new);
+    assert_eq!(lustre.striped_over(&lustre.bay.canonical("new")), OTHERS);
+    let out = lustre.drain("new", &["--wait", "--timeout", "20s"]);
+    assert_eq!(code(&out), OK, "{out:?}");
+    assert_same("new", &get(lustre.bay.canonical("new")), &new);
+
+    lustre.set(BROKEN, repair);
+    lustre.until("the OST is used again", |status| {
+        status.chosen() == [0, 1, 2, 3]
+    });
+    lustre.bay.drain();
+    lustre.has_all("old", &old);
+    lustre.finish();
+}
+
+#[test]
+fn an_ost_that_fills_is_dropped_and_its_data_goes_elsewhere() {
+    breaks(
+        Change::default().capacity("1M"),
+        Change::default().capacity("1G"),
+        "full",
+        "it is full",
+    );
+}
+
+#[test]
+fn an_ost_that_fails_is_dropped_and_its_data_goes_elsewhere() {
+    breaks(
+        Change::default().fail(Failure::Eio),
+        Change::default().fail(Failure::None),
+        "failed",
+        "the target or its network is broken",
+    );
+}

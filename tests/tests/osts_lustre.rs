@@ -1,0 +1,62 @@
+//! Where files and their subfiles are on a file system with Lustre's calls, as that file system
+//! itself tells.
+//!
+//! Checks S4 and S8.9 there, and of the storage targets: the probe leaves slow ones out, new files
+//! are striped over the others, "one subfile per (node, file, OST)", "owned by the file's owner so
+//! that quotas count", "removed when drained".
+
+mod lustre_sim;
+
+use forebay_tests::bay::{Drain, put};
+use forebay_tests::rng::Rng;
+use forebay_tests::users::{ALICE, as_user};
+use forebay_tests::wait::{LONG, wait_until};
+use lustre_sim::{Lustre, MIB};
+use pfs_sim::Sim;
+use std::os::unix::fs::MetadataExt;
+
+#[test]
+fn files_and_subfiles_are_on_the_fast_osts() {
+    let builder = Sim::builder().osts(5).bandwidth("20M").slow("1,3", "1M");
+    let mut lustre = Lustre::new(builder.stripe("1M", 5), Drain::Never);
+    // Long enough to look at it.
+    lustre.bay.set("drain-rate", "8MiB");
+    lustre.bay.set("probe-size", "2MiB");
+    lustre.start();
+    let status = lustre.bay.status();
+    let fast = status.chosen();
+    assert_eq!(fast, [0, 2, 4], "{:#}", status.0);
+    assert_eq!(status.target(1)["state"], "left-out");
+
+    let data = Rng::new(1).bytes(10 * MIB + 5);
+    let path = lustre.bay.path("f");
+    as_user(ALICE, &[], || put(&path, &data));
+    let below = lustre.bay.canonical("f");
+    assert_eq!(lustre.striped_over(&below), fast);
+
+    let before = lustre.written();
+    lustre.drain("f", &[]);
+    let there = wait_until("a subfile on each fast OST", LONG, || {
+        let there = lustre.subfiles();
+        fast.iter().all(|n| !there[*n].is_empty()).then_some(there)
+    });
+    for (ost, files) in there.iter().enumerate() {
+        assert_eq!(files.len(), usize::from(fast.contains(&ost)), "OST {ost}");
+        for file in files {
+            assert_eq!(lustre.striped_over(file), [ost], "{}", file.display());
+            let meta = std::fs::metadata(file).expect("a subfile while it drains");
+            assert_eq!((meta.uid(), meta.gid()), (ALICE, ALICE));
+        }
+    }
+    lustre.bay.drain();
+    lustre.has_all("f", &data);
+    let after = lustre.written();
+    for (ost, (before, after)) in before.iter().zip(&after).enumerate() {
+        assert_eq!(after > before, fast.contains(&ost), "data on OST {ost}");
+    }
+    wait_until("the subfiles are removed", LONG, || {
+        let left: usize = lustre.subfiles().iter().map(Vec::len).sum();
+        (left == 0).then_some(())
+    });
+    lustre.finish();
+}
