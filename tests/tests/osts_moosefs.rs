@@ -1,0 +1,324 @@
+//! Storage targets that are the chunkservers of a real MooseFS, one of them slow, cut off or
+//! stopped; all behind one client mount, and one client mount for each.
+//!
+//! Checks S1, S4 and S6 there, and of the storage targets: "the slow one is left out, subfiles are
+//! where `mfsfileinfo` says they should be; the link of one chunkserver cut during a drain, and one
+//! stopped and started, lose nothing and hold up only what was on it".
+//!
+//! Canonical files are where MooseFS puts them: each of these small ones is on one chunkserver, and
+//! what happens to it while that is away is MooseFS' business. The client waits.
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
+use forebay_tests::cli::{OK, code, str};
+use forebay_tests::moosefs::MooseFs;
+use forebay_tests::rng::Rng;
+use forebay_tests::status::Status;
+use forebay_tests::sys;
+use forebay_tests::wait::{LONG, wait_until};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+const TARGETS: usize = 4;
+/// Clients come back to a target that is there again after pauses of up to some ten seconds.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+#[derive(Clone, Copy, Debug)]
+enum Mounts {
+    /// All targets behind one client mount: MooseFS' provider.
+    One,
+    /// A client mount for each target, and one for the backing: directories.
+    Many,
+}
+
+/// A bay over the cluster. What hangs in a client mount cannot be killed: should the test fail, the
+/// mounts go first.
+struct Place<'a> {
+    cluster: &'a MooseFs,
+    mounts: Vec<String>,
+    /// Where the subfiles of each target are.
+    subfiles: Vec<PathBuf>,
+    bay: Bay,
+}
+
+impl<'a> Place<'a> {
+    /// Not started. `name` is of this place alone.
+    fn new(cluster: &'a MooseFs, mounts: Mounts, name: &str) -> Place<'a> {
+        let client = cluster.mount(name);
+        let backing = client.join(format!("{name}-scratch"));
+        std::fs::create_dir(&backing).expect("create the backing");
+        let mut bay = Bay::with_limit(Drain::Never, Duration::from_secs(150));
+        bay.set_backing(&backing)
+            .set("subfiles", "always")
+            .set("ost-deadline", "2s")
+            .set("ost-retry", "1s");
+        let mut names = vec![name.to_owned()];
+        let mut places = Vec::new();
+        for target in 0..TARGETS {
+            match mounts {
+                Mounts::One => {
+                    let label = cluster.label(target).to_string();
+                    places.push(backing.join(".forebay/subfiles").join(label));
+                }
+                Mounts::Many => {
+                    let own = format!("{name}-{target}");
+                    let mount = cluster.mount(&own);
+                    let dir = cluster.pinned_dir(&mount, &format!("{name}-ost{target}"), target);
+                    bay.arg("--ost").arg(str(&dir));
+                    places.push(dir.join(".forebay/subfiles"));
+                    names.push(own);
+                }
+            }
+        }
+        if let Mounts::One = mounts {
+            bay.set("ost-provider", "moosefs");
+        }
+        Place {
+            cluster,
+            mounts: names,
+            subfiles: places,
+            bay,
+        }
+    }
+
+    fn start(&mut self) -> Status {
+        self.bay.start();
+        self.until("the targets are known", |status| {
+            status.at("/targets/probing") == false && !status.chosen().is_empty()
+        })
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
+        let patience = Instant::now() + PATIENCE;
+        wait_until(what, LONG, || {
+            let status = self.bay.status();
+            let late = Instant::now() > patience;
+            assert!(!late, "in vain: {what}: {:#}", status.0);
+            is_so(&status).then_some(status)
+        })
+    }
+
+    fn drain(&self, name: &str, options: &[&str]) -> i32 {
+        let path = self.bay.path(name);
+        let mut args = vec!["drain", str(&path)];
+        args.extend(options);
+        code(&self.bay.run(args))
+    }
+
+    /// The chunkserver that has all of a canonical file.
+    fn home_of(&self, name: &str) -> usize {
+        let chunks = self.cluster.chunks_of(&self.bay.canonical(name));
+        assert_eq!(chunks.len(), 1, "a small file: {chunks:?}");
+        chunks[0].target
+    }
+
+    /// The subfiles that are there now, each with its target.
+    fn subfiles(&self) -> Vec<(usize, PathBuf)> {
+        let of = |(target, dir): (usize, &PathBuf)| -> Vec<(usize, PathBuf)> {
+            match std::fs::read_dir(dir) {
+                Ok(list) => list.flatten().map(|e| (target, e.path())).collect(),
+                Err(_) => Vec::new(),
+            }
+        };
+        self.subfiles.iter().enumerate().flat_map(of).collect()
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for mount in &self.mounts {
+                self.cluster.unmount(mount);
+            }
+        }
+    }
+}
+
+fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str) {
+    const SLOW: usize = 3;
+    let mut place = Place::new(cluster, mounts, name);
+    // Long enough to look at it.
+    place.bay.set("drain-rate", "8MiB");
+    place.bay.set("probe-size", "4MiB");
+    let status = place.start();
+    assert_eq!(status.target(SLOW)["state"], "left-out", "{:#}", status.0);
+    let fast = status.chosen();
+    println!("{mounts:?}: targets {fast:?} are chosen");
+
+    let data = Rng::new(1).bytes(12 * MIB);
+    put(place.bay.path("f"), &data);
+    place.drain("f", &[]);
+    let there = wait_until("a subfile on each fast target, with data", LONG, || {
+        let there = place.subfiles();
+        let has_data = |target: &usize| {
+            let mut own = there.iter().filter(|(on, _)| on == target);
+            own.any(|(_, path)| path.metadata().is_ok_and(|meta| meta.len() > 0))
+        };
+        fast.iter().all(has_data).then_some(there)
+    });
+    assert_eq!(there.len(), fast.len(), "one on each: {there:?}");
+    for (target, path) in &there {
+        assert!(fast.contains(target), "a subfile on {target}");
+        let chunks = cluster.chunks_of(path);
+        assert!(!chunks.is_empty(), "{} is empty", path.display());
+        for chunk in chunks {
+            assert_eq!(chunk.target, *target, "{}", path.display());
+        }
+    }
+    place.bay.drain();
+    assert_same("mounted", &get(place.bay.path("f")), &data);
+    assert_same("canonical", &get(place.bay.canonical("f")), &data);
+    place.bay.umount();
+    assert_eq!(place.subfiles(), [], "subfiles are left");
+}
+
+#[test]
+fn a_slow_chunkserver_is_left_out() {
+    let cluster = MooseFs::start(TARGETS);
+    cluster.slow(3, 24);
+    cluster.inside(|| {
+        slow_one_is_left_out(&cluster, Mounts::One, "one");
+        slow_one_is_left_out(&cluster, Mounts::Many, "many");
+    });
+}
+
+/// Files whose bytes are known.
+struct Files<'a> {
+    place: &'a Place<'a>,
+    want: BTreeMap<String, Vec<u8>>,
+}
+
+impl Files<'_> {
+    /// In place: a file that is cut off begins with a new chunk, which may be elsewhere.
+    fn put(&mut self, name: &str, len: usize) {
+        let data = Rng::new(self.want.len() as u64 + len as u64).bytes(len);
+        let file = open_rw(self.place.bay.path(name));
+        sys::write_all_at(&file, &data, 0).expect("write");
+        self.want.insert(name.into(), data);
+    }
+
+    fn check(&self, what: &str, dir: &Path) {
+        for (name, want) in &self.want {
+            assert_same(&format!("{name}, {what}"), &get(dir.join(name)), want);
+        }
+    }
+}
+
+/// What a program reads through the mount, if it gets it in time.
+fn read(file: &File, len: usize) -> Vec<u8> {
+    let file = file.try_clone().expect("another handle");
+    let (done, result) = channel();
+    std::thread::spawn(move || done.send(sys::read_at(&file, 0, len)));
+    let result = result.recv_timeout(Duration::from_secs(20));
+    result.expect("a read hangs").expect("a read fails")
+}
+
+/// A chunkserver goes away while data is on its way to it, and comes back.
+fn loses_nothing(mounts: Mounts, breaks: fn(&MooseFs, usize), repairs: fn(&MooseFs, usize)) {
+    let cluster = MooseFs::start(TARGETS);
+    cluster.inside(|| {
+        let mut place = Place::new(&cluster, mounts, "client");
+        place.bay.set("drain-rate", "16MiB");
+        place.bay.set("probe", "off");
+        for text in [
+            "dropped: OST",
+            "OST ",
+            "the canonical file has not answered",
+        ] {
+            place.bay.allow_log(text);
+        }
+        assert_eq!(place.start().chosen(), [0, 1, 2, 3]);
+        let place = place;
+        let mut files = Files {
+            place: &place,
+            want: BTreeMap::new(),
+        };
+
+        // Files of which it is known where they are.
+        let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+        files.put("first", MIB);
+        place.bay.drain();
+        let victim = place.home_of("first");
+        for n in 0..40 {
+            let name = format!("f{n}");
+            files.put(&name, MIB);
+            assert_eq!(place.drain(&name, &["--wait"]), OK);
+            match place.home_of(&name) == victim {
+                true => here.push(name),
+                false => elsewhere.push(name),
+            }
+            if !here.is_empty() && elsewhere.len() > 1 {
+                break;
+            }
+        }
+        let on_it = here
+            .first()
+            .expect("MooseFS deals files over its chunkservers");
+
+        // The client lets nobody open a file for which it waits.
+        let open = open_rw(place.bay.path(on_it));
+        files.put("big", 32 * MIB);
+        place.drain("big", &[]);
+        place.until("the drain is in the middle", |status| {
+            status.number("/bytes/subfiled") as usize > files.want.len() * MIB
+                && status.in_log() > 8 << 20
+        });
+        breaks(&cluster, victim);
+
+        // What has nothing to do with it is drained meanwhile.
+        for name in &elsewhere {
+            files.put(name, 2 * MIB);
+            let ended = place.drain(name, &["--wait", "--timeout", "40s"]);
+            assert_eq!(ended, OK, "{name} is held up: {:#}", place.bay.status().0);
+            let want = &files.want[name];
+            assert_same("canonical", &get(place.bay.canonical(name)), want);
+        }
+        // What is on it leaves the log, is reported and read all the same.
+        files.put(on_it, 3 * MIB);
+        place.drain(on_it, &[]);
+        let status = place.until("the file is reported, and safe", |status| {
+            status.in_log() == 0 && status.error_of(on_it).is_some()
+        });
+        let said = status.error_of(on_it).unwrap_or_default();
+        assert!(said.contains("has not answered for"), "{said}");
+        assert_ne!(status.target(victim)["state"], "chosen", "{:#}", status.0);
+        let want = &files.want[on_it];
+        assert_same("from subfiles", &read(&open, want.len()), want);
+        drop(open);
+
+        repairs(&cluster, victim);
+        place.until("the target is used again, and nothing hangs", |status| {
+            status.chosen() == [0, 1, 2, 3] && status.errors().is_empty()
+        });
+        place.bay.drain();
+        assert_eq!(place.bay.status().undrained(), 0);
+        files.check("mounted", place.bay.mnt());
+        files.check("canonical", place.bay.backing());
+        let mut place = place;
+        place.bay.umount();
+        assert_eq!(place.subfiles(), [], "subfiles are left");
+    });
+}
+
+#[test]
+fn a_cut_link_behind_one_mount_loses_nothing() {
+    loses_nothing(Mounts::One, MooseFs::cut_link, MooseFs::restore_link);
+}
+
+#[test]
+fn a_cut_link_with_a_mount_for_each_loses_nothing() {
+    loses_nothing(Mounts::Many, MooseFs::cut_link, MooseFs::restore_link);
+}
+
+#[test]
+fn a_stopped_chunkserver_behind_one_mount_loses_nothing() {
+    loses_nothing(Mounts::One, MooseFs::stop_target, MooseFs::start_target);
+}
+
+#[test]
+fn a_stopped_chunkserver_with_a_mount_for_each_loses_nothing() {
+    loses_nothing(Mounts::Many, MooseFs::stop_target, MooseFs::start_target);
+}
