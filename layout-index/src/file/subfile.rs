@@ -109,11 +109,18 @@ impl File {
             Err(StoreError::Clean) => return Ok(0),
             other => other?,
         };
-        let Some(no) = self.life_no() else {
-            return Ok(0);
-        };
         let mut moved = 0;
         for run in runs(&visible, part.upto) {
+            // Record and memory in one go: a subfile that is let go of in between would be gone
+            // with the only copy.
+            let mut inner = self.inner();
+            let Some(life) = &mut inner.life else {
+                return Ok(moved);
+            };
+            let rows = &life.row.subfiles;
+            if rows.iter().all(|row| row.no != part.unit.subfile) {
+                return Ok(moved);
+            }
             let record = Record {
                 offset: run.start,
                 len: run.len(),
@@ -121,37 +128,33 @@ impl File {
                     unit: part.unit,
                     skip: (run.start - part.range.start) as u32,
                 },
-                ..Record::control(Kind::Subfiled, no)
+                ..Record::control(Kind::Subfiled, life.no)
             };
             let seq = self.shared.log.append_control(record)?;
-            if let Some(life) = &mut self.inner().life {
-                let extent = Record { seq, ..record }.sub_extent();
-                if life.has_lower_layers() {
-                    self.shared.hidden.fetch_add(run.len(), Ordering::Relaxed);
-                }
-                life.put(&self.shared, run.start, extent, None);
+            let extent = Record { seq, ..record }.sub_extent();
+            if life.has_lower_layers() {
+                self.shared.hidden.fetch_add(run.len(), Ordering::Relaxed);
             }
+            life.put(&self.shared, run.start, extent, None);
             moved += run.len();
         }
         Ok(moved)
     }
 
-    /// Lets go of subfiles of this life that nothing refers to and that have grown to `size`. Not
-    /// while bytes are on their way to one of them.
+    /// Lets go of subfiles of this life that nothing refers to and that have grown to `size`. Bytes
+    /// that are on their way to one of them stay in the log.
     pub fn retire_empty_subfiles(&self, size: u64) -> Result<()> {
         let of_no_use = |s: &&Arc<Subfile>| s.live() == 0 && s.tail() >= size;
         for subfile in self.subfiles().iter().filter(of_no_use) {
-            let _held = self.hold_range(ByteRange { start: 0, end: 0 });
-            let Some(no) = self.life_no() else {
-                return Ok(());
+            let mut inner = self.inner();
+            let Some(life) = inner.life.as_mut().filter(|_| subfile.live() == 0) else {
+                continue;
             };
             self.shared.log.append_control(Record {
                 arg: subfile.no().into(),
-                ..Record::control(Kind::SubfileGone, no)
+                ..Record::control(Kind::SubfileGone, life.no)
             })?;
-            if let Some(life) = &mut self.inner().life {
-                life.drop_subfile(&self.shared, subfile.no());
-            }
+            life.drop_subfile(&self.shared, subfile.no());
         }
         Ok(())
     }

@@ -322,3 +322,19 @@ fn a_damaged_subfile_is_never_served() {
     );
     assert_eq!(rig.file().damage().len(), 1);
 }
+
+/// S9.2: bytes on their way to a subfile that is let go of meanwhile stay in the log.
+#[test]
+fn nothing_is_recorded_in_a_subfile_that_is_gone() {
+    let mut rig = Rig::new();
+    rig.write(0, 2 * STRIPE);
+    let done = rig.copy_to_subfile(usize::MAX);
+    rig.file().retire_empty_subfiles(0).unwrap();
+    rig.remove_retired(false);
+    assert_eq!(rig.subfiles_there(), 0);
+    assert_eq!(rig.file().subfiled(&done).unwrap(), 0);
+    rig.check(ByteRange::new(0, SPACE), "after the subfile is gone");
+    rig.crash();
+    rig.check(ByteRange::new(0, SPACE), "and a crash");
+    rig.drain_all();
+}
