@@ -143,6 +143,8 @@ fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str) {
     // Long enough to look at it.
     place.bay.set("drain-rate", "8MiB");
     place.bay.set("probe-size", "4MiB");
+    // The canonical file may be on the slow one, and is then written slowly.
+    place.bay.set("ost-deadline", "20s");
     let status = place.start();
     assert_eq!(status.target(SLOW)["state"], "left-out", "{:#}", status.0);
     let fast = status.chosen();
