@@ -27,6 +27,7 @@ fn written(pfs: &Pfs) -> Vec<u64> {
     osts.map(|ost| ost.tally.bytes_written).collect()
 }
 
+/// S9.9
 #[test]
 fn every_byte_of_a_subfile_is_on_its_ost() {
     let pfs = Pfs::new(quick(4));
@@ -73,6 +74,7 @@ fn canonical(pfs: &Pfs, name: &str, flags: i32) -> File {
     file.expect("create a canonical file")
 }
 
+/// S9.8
 #[test]
 fn a_canonical_file_is_striped_over_the_chosen_osts() {
     let pfs = Pfs::new(quick(4));
@@ -94,7 +96,7 @@ fn a_canonical_file_is_striped_over_the_chosen_osts() {
     assert_eq!(layout(&pfs.mount().join("file")).osts(), [3, 1]);
 }
 
-/// Without the flags of `create_flags` a file has objects at once, and a layout that is set
+/// S9.9: without the flags of `create_flags` a file has objects at once, and a layout that is set
 /// afterwards is swallowed. That must not be taken for success.
 #[test]
 fn a_file_that_has_objects_already_is_not_said_to_be_striped() {

@@ -138,7 +138,7 @@ fn quota_and_read_only_are_told() {
             size: 2 << 20,
             deadline: Duration::from_secs(20),
         };
-        let probed = probe(&provider, &[ost.clone()], options).remove(0);
+        let probed = probe(&provider, std::slice::from_ref(&ost), options).remove(0);
         let error = probed.result.expect_err("over quota").to_string();
         assert!(
             error.contains("a quota is used up: ask for more"),

@@ -37,6 +37,9 @@ use crate::extent::BLOCK;
 /// The largest subfile: its blocks are numbered with four bytes.
 const MOST: u64 = BLOCK << 32;
 
+/// From this size on a subfile is worth replacing; a smaller one goes with the dirty life.
+pub const WASTE: u64 = 256 << 20;
+
 /// Opens what was made on an OST. Called where waiting is allowed.
 pub trait Subfiles: Send + Sync {
     /// The subfile, open for reading and writing. `NotFound` if it is not there.
@@ -88,6 +91,13 @@ impl Subfile {
     /// How far it has grown, as far as this daemon knows.
     pub(crate) fn tail(&self) -> u64 {
         self.tail.lock().unwrap_or(0)
+    }
+
+    /// Large, and most of it was replaced or drained: another one should be begun, so that this
+    /// one can go when the rest of it is drained.
+    pub fn is_mostly_waste(&self) -> bool {
+        let tail = self.tail();
+        tail >= WASTE && self.live() < tail / 2
     }
 
     pub(crate) fn add_live(&self, bytes: u64) {

@@ -107,8 +107,11 @@ Examples:
 
 const PROBE_EXAMPLES: &str = "\
 Examples:
+  forebay probe /scratch
+      Writes 16 MiB of random data to every target of a Lustre or MooseFS at the same time; on
+      any other file system to the directory itself.
   forebay probe /scratch --ost /osts/0 --ost /osts/1 --ost /osts/2
-      Writes 16 MiB of random data to each of three directories at the same time.
+      To each of three directories.
   forebay probe /scratch --ost /osts/0 --ost /osts/1 --size 64MiB --svg probe.svg
       More data for a steadier figure, and the two curves as a picture.
   forebay probe /scratch --json | jq .chosen
@@ -300,9 +303,13 @@ pub struct ProbeArgs {
     /// A directory of the parallel file system
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// A storage target, one option for each [default: DIR itself]
+    /// A storage target, one option for each: a directory on it (one mount per target)
     #[arg(long = "ost", value_name = "DIR")]
     pub ost: Vec<PathBuf>,
+    /// Who places files on storage targets: directories (those of --ost), lustre, moosefs, none
+    /// (DIR itself is the one target), or auto: directories if some are given, else what DIR is on
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub ost_provider: Kind,
     /// How much to write to each target
     #[arg(long, value_name = "SIZE", default_value = "16MiB")]
     pub size: Size,

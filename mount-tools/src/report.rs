@@ -2,6 +2,7 @@
 //! sends for it.
 
 use flusher::Policy;
+use flusher::ost::FleetStatus;
 use layout_index::{RecoveryReport, Space, Totals};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ pub struct StatusReport {
     pub uptime: Option<f64>,
     pub mount: Option<PathBuf>,
     pub backing: PathBuf,
-    pub osts: Vec<PathBuf>,
+    /// The storage targets; `None` where none are used, and without a daemon.
+    pub targets: Option<FleetStatus>,
     pub store: StoreStatus,
     pub bytes: Bytes,
     /// Files with undrained data, most first; those of other users are only counted.

@@ -79,10 +79,7 @@ impl MountSettings {
             None => store.join("forebay.log"),
         };
         Ok(MountSettings {
-            drain: flusher::Settings {
-                patience: targets.deadline,
-                ..drain(&keys)?
-            },
+            drain: drain(&keys)?,
             space: space(&keys)?,
             absorb: keys.absorb != Some(Switch::Off),
             index_memory: within(

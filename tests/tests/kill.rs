@@ -1,6 +1,6 @@
 //! `kill -9` of the daemon at random moments under load, then remount and look at every byte.
 //!
-//! Checks S5, S5.1, S5.4, S6, S6.1 and S6.3. 20 kills per policy unless `FOREBAY_CYCLES` says otherwise;
+//! Checks S5, S5.1, S5.4, S6, S6.1, S6.3, S9.2 and S9.6. 20 kills per policy unless `FOREBAY_CYCLES` says otherwise;
 //! `FOREBAY_SEED` replays the operations (not the moment of the kill: that is the machine's).
 
 use forebay_tests::bay::{Bay, Drain};
@@ -20,7 +20,7 @@ fn kill_while_draining_loses_nothing() {
     run(Drain::Immediate, 0);
 }
 
-/// S5.1, S6.1 and S6.3: and on its way through subfiles; S6.6: what a killed daemon left on the
+/// S5.1, S6.1 and S6.3: and on its way through subfiles; S9.6: what a killed daemon left on the
 /// storage targets is removed.
 #[test]
 fn kill_while_subfiling_loses_nothing() {

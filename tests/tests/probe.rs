@@ -1,9 +1,10 @@
 //! `forebay probe` on the simulated parallel file system: one directory for each OST, whose files
-//! are all on that OST.
+//! are all on that OST, or all behind one directory as on Lustre; and on a real MooseFS.
 //!
 //! Checks S8.12.
 
 use forebay_tests::cli::{FAILED, OK, USAGE, assert_refused, code, str};
+use forebay_tests::moosefs::MooseFs;
 use forebay_tests::prereq;
 use pfs_sim::layout::Wish;
 use pfs_sim::{Change, Failure, Sim, lov};
@@ -172,9 +173,64 @@ fn the_table_the_picture_and_bad_arguments() {
         out.expect("start forebay")
     };
     assert_refused(&run(&["/none"]), Some(USAGE), &["/none"]);
+    let kind = |kind, rest: &[&str]| run(&[&["/", "--ost-provider", kind], rest].concat());
+    let named = kind("lustre", &["--ost", "/"]);
+    assert_refused(&named, Some(USAGE), &["leave out --ost"]);
+    assert_refused(&kind("directories", &[]), Some(USAGE), &["--ost DIR"]);
+    assert_refused(&kind("lustre", &[]), Some(FAILED), &["not on Lustre"]);
+    assert_refused(&kind("moosefs", &[]), Some(FAILED), &["not on a MooseFS"]);
     let missing = run(&["/", "--ost", "/not-mounted"]);
     assert_eq!(code(&missing), FAILED);
     let said = String::from_utf8_lossy(&missing.stdout).into_owned();
     assert!(said.contains("is the target mounted?"), "{said}");
     assert!(!Path::new("/not-mounted").exists());
+}
+
+/// As on Lustre: the OSTs are found, and files placed by their layout.
+#[test]
+fn the_osts_behind_one_directory_are_found() {
+    let pfs = Pfs::new(4, Some(("2", "400K")));
+    pfs.sim.lustre_root(pfs.root.path()).expect("the list");
+    let out = Command::new(prereq::forebay())
+        .arg("probe")
+        .arg(&pfs.sim.mounts()[0])
+        .args(["--ost-provider", "lustre", "--size", "1MiB", "--json"])
+        .env("FOREBAY_LUSTRE_ROOT", pfs.root.path())
+        .output()
+        .expect("start forebay");
+    assert_eq!(code(&out), OK, "{out:?}");
+    let report = report(&out);
+    assert_eq!(report["kind"], "lustre");
+    assert_eq!(report["osts"][3]["name"], "sim-OST0002", "{report:#}");
+    assert!(!chosen(&report).contains(&2), "{report:#}");
+    let counters = pfs.sim.counters().expect("counters");
+    assert!(
+        counters
+            .osts
+            .iter()
+            .all(|ost| ost.tally.bytes_written == 1 << 20)
+    );
+}
+
+#[test]
+fn a_slow_chunkserver_of_a_moosefs_is_left_out() {
+    let cluster = MooseFs::start(3);
+    let mount = cluster.mount("client");
+    cluster.slow(1, 40);
+    let mut command = Command::new(prereq::forebay());
+    command
+        .arg("probe")
+        .arg(&mount)
+        .args(["--size", "4MiB", "--json"]);
+    cluster.enter(&mut command);
+    let out = command.output().expect("start forebay");
+    assert_eq!(code(&out), OK, "{out:?}");
+    let report = report(&out);
+    assert_eq!(report["kind"], "moosefs");
+    assert_eq!(report["osts"][2]["index"], 1, "{report:#}");
+    assert!(!chosen(&report).contains(&1), "{report:#}");
+    let left = |label| std::fs::read_dir(mount.join(".forebay/subfiles").join(label));
+    for label in ["A", "B", "C"] {
+        assert_eq!(left(label).expect("its directory").count(), 0);
+    }
 }

@@ -28,12 +28,15 @@
 //! Both stick to the file until a whole pass succeeds.
 
 use super::pulse::Pulse;
+use super::subfiles::Moved;
 use super::{Attempt, Halt, Stopping, blocking};
 use crate::engine::Shared;
 use crate::schedule::Scope;
 use crate::stripe::{self, Problem, Work};
 use crate::trouble::{self, Trouble};
-use layout_index::{ByteRange, DirtyStripe, DiskFile, Drained, File, Plan, StoreError};
+use layout_index::{
+    ByteRange, DirtyStripe, DiskFile, Drained, File, Piece, Plan, Source, StoreError,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -61,6 +64,8 @@ struct Job {
     file: Arc<File>,
     canonical: Arc<dyn DiskFile>,
     name: Arc<str>,
+    /// Stripes that have bytes in the log are not for this phase.
+    leave_log: bool,
     pulse: Arc<Pulse>,
     /// Written, not yet synced.
     written: Vec<Drained>,
@@ -74,6 +79,7 @@ pub(super) async fn attempt(
     file: Arc<File>,
     name: Arc<str>,
     scope: Scope,
+    moved: Moved,
     pulse: Arc<Pulse>,
 ) -> Result<Attempt, Halt> {
     let opened = {
@@ -105,6 +111,7 @@ pub(super) async fn attempt(
         file,
         canonical,
         name,
+        leave_log: moved == Moved::Out,
         pulse,
         written: Vec::new(),
         bytes: 0,
@@ -217,9 +224,10 @@ impl Job {
         let (canonical, name) = (self.canonical.clone(), self.name.clone());
         let pulse = self.pulse.clone();
         let permit = pulse.keep(permit);
+        let leave_log = self.leave_log;
         pulse.enter();
         running.spawn_blocking(move || {
-            let moved = move_stripe(&shared, &file, &*canonical, &name, stripe.range);
+            let moved = move_stripe(&shared, &file, &*canonical, &name, stripe.range, leave_log);
             pulse.leave();
             pulse.let_go(permit);
             moved
@@ -303,6 +311,7 @@ fn move_stripe(
     canonical: &dyn DiskFile,
     name: &str,
     range: ByteRange,
+    leave_log: bool,
 ) -> Result<Option<Written>, Trouble> {
     let verify = shared.settings.read().verify;
     for _ in 0..TRIMS {
@@ -312,7 +321,8 @@ fn move_stripe(
             .map_err(Problem::from)
             .and_then(|snapshot| {
                 let work = Work::of(&snapshot.pieces);
-                if work.is_empty() {
+                let in_log = |p: &Piece| matches!(p.source, Source::Log(_));
+                if work.is_empty() || leave_log && snapshot.pieces.iter().any(in_log) {
                     return Ok(None);
                 }
                 shared.buffers.with(|buffer| {

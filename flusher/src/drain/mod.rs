@@ -5,7 +5,9 @@
 //!  └──────────────────────────────────▶ ┘   when nobody else writes the file, or by policy
 //! ```
 //!
-//! Each of the two has its own order of steps and says what a kill at any of them leaves.
+//! Each of the two has its own order of steps and says what a kill at any of them leaves. The first
+//! comes first, because it makes room in the log, and is looked after while the second goes on. A
+//! stripe that still has bytes in the log is left to the first: no byte is written twice.
 //!
 //! # Something hangs
 //!
@@ -26,13 +28,12 @@ use crate::trouble::{self, Trouble};
 use layout_index::File;
 pub(crate) use pulse::Pulse;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+use subfiles::Moved;
 
 /// How often a phase is looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// A file that is never clean still gives back what its subfiles held, when they are this large.
-const RETIRE_AT: u64 = 256 << 20;
 
 /// The runtime is going away; nothing is wrong with the file.
 struct Stopping;
@@ -76,19 +77,27 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         return Outcome::Clean;
     }
     let name = trouble::name_of(&file);
-    if let Err(halt) = subfiles::move_out(&shared, &file, &name, scope).await {
-        return outcome(&file, scope, Err(halt));
-    }
+    let moved = match subfiles::move_out(&shared, &file, &name, scope).await {
+        Ok(moved) => moved,
+        Err(halt) => return outcome(&file, scope, Err(halt)),
+    };
     if shared.stuck.contains(file.id()) {
         return rejoin(&shared, &file).await;
     }
     let pulse = Arc::new(Pulse::default());
-    let phase = canonical::attempt(shared.clone(), file.clone(), name, scope, pulse.clone());
-    let mut phase = tokio::spawn(phase);
+    let second = canonical::attempt(
+        shared.clone(),
+        file.clone(),
+        name.clone(),
+        scope,
+        moved,
+        pulse.clone(),
+    );
+    let mut second = tokio::spawn(second);
     let patience = shared.patience();
     loop {
         tokio::select! {
-            ended = &mut phase => {
+            ended = &mut second => {
                 let ended = joined(ended).unwrap_or(Err(Halt::Stopping));
                 let outcome = outcome(&file, scope, ended);
                 tidy(&shared, &file, outcome).await;
@@ -99,9 +108,9 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         if pulse.silent_for(patience).is_some() {
             pulse.give_permits_back();
             shared.stuck.add(file.id(), pulse.clone());
-            tracing::warn!(file = %file.id(), name = %trouble::name_of(&file), "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
+            tracing::warn!(file = %file.id(), name = %name, "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
             tokio::spawn(async move {
-                let ended = joined(phase.await).unwrap_or(Err(Halt::Stopping));
+                let ended = joined(second.await).unwrap_or(Err(Halt::Stopping));
                 let outcome = outcome(&file, scope, ended);
                 tidy(&shared, &file, outcome).await;
                 shared.stuck.remove(file.id());
@@ -109,20 +118,26 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
             });
             return Outcome::Failed;
         }
+        // The log must not wait for a slow canonical file.
+        if moved == Moved::Out
+            && let Err(halt) = subfiles::move_out(&shared, &file, &name, scope).await
+        {
+            tracing::debug!(file = %file.id(), stopping = matches!(halt, Halt::Stopping), "the log is left to the next job");
+        }
     }
 }
 
 /// Waits for a phase that was left to itself, as long as it lives.
 async fn rejoin(shared: &Shared, file: &File) -> Outcome {
     while shared.stuck.contains(file.id()) {
-        if shared
-            .stuck
-            .silent_for(file.id(), shared.patience())
-            .is_some()
-        {
+        let silent = shared.stuck.silent_for(file.id(), shared.patience());
+        if silent.is_some() {
             return Outcome::Failed;
         }
-        tokio::time::sleep(LOOK).await;
+        if shared.stopping.load(Ordering::Acquire) {
+            return Outcome::Stopped;
+        }
+        shared.sleep(LOOK).await;
     }
     Outcome::Dirty
 }
@@ -138,7 +153,7 @@ async fn tidy(shared: &Arc<Shared>, file: &Arc<File>, outcome: Outcome) {
             if let Err(error) = targets.sharing.retract(file.id()) {
                 tracing::warn!(file = %file.id(), %error, "other nodes go on taking the file for shared");
             }
-        } else if let Err(error) = file.retire_empty_subfiles(RETIRE_AT) {
+        } else if let Err(error) = file.retire_empty_subfiles(layout_index::subfile::WASTE) {
             tracing::warn!(file = %file.id(), %error, "empty subfiles stay for now");
         }
     });

@@ -56,7 +56,12 @@ pub fn provider(
     check(kind, osts)?;
     let provider: Arc<dyn Provider> = match kind {
         Kind::None => return Ok(None),
-        Kind::Auto if osts.is_empty() => return Ok(recognised(backing)),
+        Kind::Auto if osts.is_empty() => {
+            return Ok(recognise(backing).unwrap_or_else(|e| {
+                tracing::warn!("the backing has OSTs, and they cannot be used: {e}");
+                None
+            }));
+        }
         Kind::Auto | Kind::Directories => Arc::new(Directories::new(osts.to_vec())),
         Kind::Lustre => {
             let found = fs_type(backing)?;
@@ -74,18 +79,8 @@ pub fn provider(
     Ok(Some(provider))
 }
 
-/// What is on the backing, if its OSTs can be had.
-fn recognised(backing: BorrowedFd<'_>) -> Option<Arc<dyn Provider>> {
-    match look(backing) {
-        Ok(found) => found,
-        Err(e) => {
-            tracing::warn!("the backing has OSTs, and they cannot be used: {e}");
-            None
-        }
-    }
-}
-
-fn look(backing: BorrowedFd<'_>) -> Result<Option<Arc<dyn Provider>>, ProviderError> {
+/// What `auto` finds on the backing, and why it cannot be used.
+pub fn recognise(backing: BorrowedFd<'_>) -> Result<Option<Arc<dyn Provider>>, ProviderError> {
     let found: Arc<dyn Provider> = if fs_type(backing)? == lustre_abi::LL_SUPER_MAGIC {
         Arc::new(open_lustre(backing)?)
     } else if let Some(moosefs) = open_moosefs(backing)? {

@@ -8,10 +8,10 @@
 //!
 //! The overlay may be mounted over the directory, or over one above it, and a daemon that walks
 //! into its own mount waits for itself. So each directory is opened when this is made, before the
-//! mount, and kept. One that was missing then, or whose mount broke since, is looked for again
-//! when it is used: from the nearest directory above that was there, which was opened at the same
-//! time and for the same reason. A target that was a mount of its own is taken again only when
-//! something is mounted there again.
+//! mount, and kept (a target that hangs at that moment holds up the start). One that was missing
+//! then, or whose mount broke since, is looked for again when it is used: from the nearest
+//! directory above that was there, which was opened at the same time and for the same reason. A
+//! target that was a mount of its own is taken again only when something is mounted there again.
 
 use super::place::Place;
 use super::{Ost, OstError, Provider};

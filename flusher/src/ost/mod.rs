@@ -25,7 +25,7 @@ mod probe;
 mod select;
 mod settings;
 
-pub use auto::{ProviderError, check, provider};
+pub use auto::{ProviderError, check, provider, recognise};
 pub use directories::Directories;
 pub use error::OstError;
 pub use fleet::{Fleet, FleetStatus, InFlight, OstState, OstStatus};

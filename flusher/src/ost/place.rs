@@ -68,7 +68,8 @@ impl<'a> Place<'a> {
                 Some(next) => next,
                 None => {
                     match mkdirat(at, step, Mode::S_IRWXU) {
-                        Ok(()) | Err(Errno::EEXIST) => {}
+                        Ok(()) => sync(at)?,
+                        Err(Errno::EEXIST) => {}
                         Err(e) => return Err(e.into()),
                     }
                     step_down(at, step)?.ok_or(Errno::ENOENT)?
@@ -99,7 +100,9 @@ impl<'a> Place<'a> {
                 return Err(e.into());
             }
         };
-        if let Err(e) = check_owner(&file, &passed) {
+        // A file that is synced and has no name after a power failure would be lost all the same.
+        let lasts = check_owner(&file, &passed).and_then(|()| sync(dir));
+        if let Err(e) = lasts {
             drop(file);
             remove_from(dir, name)?;
             return Err(e);
@@ -219,6 +222,20 @@ fn open_plain(dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
 }
 
 /// Without directories: another provider may have its own below the same one.
+/// Makes names in `dir` durable, where a directory can be synced at all.
+fn sync(dir: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let dir = match beneath(dir, ".", flags, Mode::empty()) {
+        // Its owner's business, where the daemon may only pass through.
+        Err(Errno::EACCES) => return Ok(()),
+        other => other?,
+    };
+    match nix::unistd::fsync(dir) {
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOTSUP) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// The names of what is not a directory.
 fn names_in(dir: BorrowedFd<'_>) -> io::Result<Vec<String>> {
     let entries = entries(dir)?.into_iter();

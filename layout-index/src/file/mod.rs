@@ -21,6 +21,7 @@ mod drain;
 mod exclusive;
 mod life;
 mod read;
+mod stripes;
 mod subfile;
 mod through;
 mod write;

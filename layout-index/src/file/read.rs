@@ -4,7 +4,7 @@
 //! are then those of the moment the plan was made, which a concurrent read may return. Every
 //! byte from the log is checked against the checksum of its unit before anyone sees it.
 
-use super::{DirtyStripe, File, Life};
+use super::{File, Life};
 use crate::checksum;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
@@ -338,69 +338,6 @@ impl File {
         })
     }
 
-    /// Stripes with undrained bytes at or after `from`, at most `max`, in file order.
-    pub fn dirty_stripes(&self, stripe: u64, from: u64, max: usize) -> Result<Vec<DirtyStripe>> {
-        self.stripes(stripe, from, max, |place| *place != Place::Canonical)
-    }
-
-    /// Stripes with bytes in places that `counts`.
-    pub(super) fn stripes(
-        &self,
-        stripe: u64,
-        from: u64,
-        max: usize,
-        counts: impl Fn(&Place) -> bool,
-    ) -> Result<Vec<DirtyStripe>> {
-        let mut found: Vec<DirtyStripe> = Vec::new();
-        let mut window = ByteRange {
-            start: from,
-            end: from,
-        };
-        loop {
-            // Windows bound the memory that a file of very many extents takes here.
-            window = ByteRange {
-                start: window.end,
-                end: window.end.saturating_add(64 * stripe),
-            };
-            let Some(start) = self.next_extent(window.start)? else {
-                return Ok(found);
-            };
-            if start >= window.end {
-                let aligned = start / stripe * stripe;
-                window = ByteRange {
-                    start: aligned,
-                    end: aligned.saturating_add(64 * stripe),
-                };
-            }
-            let view = self.view(window)?;
-            for (start, extent) in view.extents {
-                if !counts(&extent.place) {
-                    continue;
-                }
-                let mut at = start;
-                while at < extent.end {
-                    let first = at / stripe * stripe;
-                    let end = first.saturating_add(stripe);
-                    let stop = end.min(extent.end);
-                    if found.last().is_none_or(|last| last.range.start != first) {
-                        if found.len() == max {
-                            return Ok(found);
-                        }
-                        let end = end.min(view.size.max(stop));
-                        found.push(DirtyStripe {
-                            range: ByteRange { start: first, end },
-                            bytes: 0,
-                        });
-                    }
-                    if let Some(last) = found.last_mut() {
-                        last.bytes += stop - at;
-                    }
-                    at = stop;
-                }
-            }
-        }
-    }
-
     /// Bytes that the canonical file does not have, counted extent by extent. The
     /// books ([`File::stat`]) may count too many until the next merge. Zero when clean.
     pub fn count_undrained(&self) -> Result<u64> {
@@ -466,30 +403,6 @@ impl File {
             }
         }
         found
-    }
-
-    /// Where the first extent of any layer at or after `from` begins.
-    fn next_extent(&self, from: u64) -> Result<Option<u64>> {
-        let rest = ByteRange {
-            start: from,
-            end: u64::MAX,
-        };
-        let inner = self.inner();
-        let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
-        let undrained = |(_, e): &(u64, Extent)| e.place != Place::Canonical;
-        let hot = life.hot.within(rest).find(undrained).map(|(s, _)| s);
-        let frozen = life
-            .frozen
-            .as_ref()
-            .and_then(|f| f.within(rest).find(undrained));
-        let memory = hot.into_iter().chain(frozen.map(|(s, _)| s)).min();
-        if !life.has_lower_layers() {
-            return Ok(memory);
-        }
-        let no = life.no;
-        drop(inner);
-        let cold = self.shared.index.first_extent(no, from)?;
-        Ok(memory.into_iter().chain(cold).min())
     }
 }
 

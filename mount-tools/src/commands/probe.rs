@@ -9,10 +9,12 @@ use crate::exit_codes::{Code, Failure, Result};
 use crate::output::table::{Align, Table};
 use crate::output::{self, Style, plain, plot};
 use crate::units;
-use flusher::ost::{self, Directories, OstError, ProbeOptions, Probed, Provider};
+use flusher::ost::{self, Directories, Kind, ProbeOptions, Probed, Provider, ProviderError};
 use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +56,7 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
             args.dir.display()
         )));
     }
+    ost::check(args.ost_provider, &args.ost).map_err(|e| Failure::usage(e.to_string()))?;
     if args.worker {
         let outcome = measure(args).map_err(|e| e.to_string());
         output::print_json(&outcome, false).map_err(super::output_failed)?;
@@ -97,8 +100,8 @@ fn ask_worker() -> Result<Report> {
         .map_err(Failure::failed)
 }
 
-fn measure(args: &ProbeArgs) -> std::result::Result<Report, OstError> {
-    let provider = provider(args);
+fn measure(args: &ProbeArgs) -> std::result::Result<Report, ProviderError> {
+    let provider = provider(args)?;
     let osts = provider.osts()?;
     let options = ProbeOptions {
         size: args.size.0,
@@ -112,12 +115,18 @@ fn measure(args: &ProbeArgs) -> std::result::Result<Report, OstError> {
     })
 }
 
-fn provider(args: &ProbeArgs) -> Arc<dyn Provider> {
-    let paths: Vec<PathBuf> = match &args.ost[..] {
-        [] => vec![args.dir.clone()],
-        given => given.to_vec(),
+fn provider(args: &ProbeArgs) -> std::result::Result<Arc<dyn Provider>, ProviderError> {
+    let dir = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(&args.dir)
+        .map_err(|e| ProviderError::Io(args.dir.display().to_string(), e))?;
+    // Here whoever asks wants to know why a file system's targets cannot be had.
+    let found = match (args.ost_provider, &args.ost[..]) {
+        (Kind::Auto, []) => ost::recognise(dir.as_fd())?,
+        (kind, named) => ost::provider(kind, dir.as_fd(), named)?,
     };
-    Arc::new(Directories::new(paths))
+    Ok(found.unwrap_or_else(|| Arc::new(Directories::new(vec![args.dir.clone()]))))
 }
 
 fn report(kind: &str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
@@ -214,7 +223,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
-    use flusher::ost::{Measured, Ost};
+    use flusher::ost::{Measured, Ost, OstError};
     use std::time::Duration;
 
     fn probed(index: u32, megabytes: Option<f64>) -> Probed {

@@ -1,6 +1,7 @@
 //! `forebay status`: asks the daemons there are, and looks into the stores of those there are not.
 
 mod render;
+mod targets;
 
 use crate::args::StatusArgs;
 use crate::checks;
@@ -135,7 +136,7 @@ fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
         uptime: None,
         mount,
         backing: inspection.backing,
-        osts: Vec::new(),
+        targets: None,
         store: StoreStatus {
             path: dir.to_path_buf(),
             capacity: None,

@@ -65,6 +65,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
         settings,
         store.clone(),
         parts.flusher.clone(),
+        parts.fleet,
         parts.names,
         lifecycle.clone(),
         report,

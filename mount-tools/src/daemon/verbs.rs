@@ -11,6 +11,7 @@ use crate::control::protocol::{DrainResult, DrainState, Reason, Refusal, Reply, 
 use crate::control::server::Handler;
 use crate::report::{DrainStatus, ErrorStatus, FileStatus, Source, StatusReport, StoreStatus};
 use crate::settings::MountSettings;
+use flusher::ost::{Fleet, FleetStatus};
 use flusher::{Flusher, Progress, Selection, Verdict};
 use layout_index::{File, FileId, RecoveryReport, Store, Totals};
 use std::io;
@@ -33,10 +34,10 @@ const MOST_ERRORS: usize = 200;
 pub struct Node {
     mount: PathBuf,
     backing: PathBuf,
-    osts: Vec<PathBuf>,
     started: Instant,
     store: Arc<Store>,
     flusher: Arc<Flusher>,
+    fleet: Option<Arc<Fleet>>,
     names: Arc<dyn Names>,
     lifecycle: Arc<Lifecycle>,
     recovery: RecoveryReport,
@@ -47,6 +48,7 @@ impl Node {
         settings: &MountSettings,
         store: Arc<Store>,
         flusher: Arc<Flusher>,
+        fleet: Option<Arc<Fleet>>,
         names: Arc<dyn Names>,
         lifecycle: Arc<Lifecycle>,
         recovery: RecoveryReport,
@@ -54,10 +56,10 @@ impl Node {
         Node {
             mount: settings.mount.clone(),
             backing: settings.backing.clone(),
-            osts: settings.osts.clone(),
             started: Instant::now(),
             store,
             flusher,
+            fleet,
             names,
             lifecycle,
             recovery,
@@ -118,7 +120,7 @@ impl Node {
             uptime: Some(self.started.elapsed().as_secs_f64()),
             mount: Some(self.mount.clone()),
             backing: self.backing.clone(),
-            osts: self.osts.clone(),
+            targets: self.fleet.as_ref().map(target_status),
             store: StoreStatus::new(
                 self.store.dir().into(),
                 &self.store.space(),
@@ -310,6 +312,12 @@ fn deadline(timeout_ms: Option<u64>) -> Option<Instant> {
 
 fn is_below(path: &Path, dir: &Path) -> bool {
     dir.as_os_str().is_empty() || path.starts_with(dir)
+}
+
+/// As it is now: what stalled since the drain last looked is dropped before it is shown.
+fn target_status(fleet: &Arc<Fleet>) -> FleetStatus {
+    fleet.tick(Instant::now());
+    fleet.status()
 }
 
 /// Errors for a message that must not grow without bound.

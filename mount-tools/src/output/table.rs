@@ -9,6 +9,8 @@ pub enum Align {
 pub struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
+    /// Lines of their own, each under the row of this number.
+    notes: Vec<(usize, String)>,
 }
 
 impl Table {
@@ -16,12 +18,18 @@ impl Table {
         Table {
             columns: columns.to_vec(),
             rows: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         self.rows.push(cells.to_vec());
+    }
+
+    /// A line under the last row, as long as it is.
+    pub fn note(&mut self, text: String) {
+        self.notes.push((self.rows.len(), text));
     }
 
     /// Indented by two blanks, no blanks at the ends of lines.
@@ -34,7 +42,7 @@ impl Table {
             })
             .collect();
         let mut out = String::new();
-        for row in std::iter::once(&heads).chain(&self.rows) {
+        for (n, row) in std::iter::once(&heads).chain(&self.rows).enumerate() {
             let mut line = String::new();
             for (i, cell) in row.iter().enumerate() {
                 line.push_str("  ");
@@ -46,6 +54,9 @@ impl Table {
             }
             out.push_str(line.trim_end());
             out.push('\n');
+            for (_, note) in self.notes.iter().filter(|(under, _)| *under == n) {
+                out.push_str(&format!("    {note}\n"));
+            }
         }
         out
     }
@@ -79,5 +90,17 @@ mod tests {
         assert_eq!(lines[0], "  file     bytes");
         assert_eq!(lines[1], "  a            1");
         assert_eq!(length(&lines[2]), length(&lines[1]));
+    }
+
+    #[test]
+    fn notes_stand_under_their_rows_and_widen_nothing() {
+        let mut table = Table::new(&[("a", Align::Left), ("b", Align::Left)]);
+        table.row(["1".into(), "2".into()]);
+        table.note("much longer than the columns".into());
+        table.row(["3".into(), "4".into()]);
+        assert_eq!(
+            table.render(),
+            "  a  b\n  1  2\n    much longer than the columns\n  3  4\n"
+        );
     }
 }

@@ -20,23 +20,12 @@
 
 use super::dealer::Dealer;
 use super::status::{OstState, OstStatus};
-use super::traffic::{Traffic, sane};
+use super::target::{Dropped, Mark, Target, Trouble, pause, verdict};
 use crate::ost::{Measured, Ost, OstSettings, select};
-use crate::retry::backoff;
 use std::time::{Duration, Instant};
 
 /// A bandwidth that moved by this part of itself asks for a new choice.
 const MOVED: f64 = 0.25;
-/// The longest time between two tries, in times of the first.
-const LONGEST_PAUSE: u32 = 16;
-
-/// What went wrong, as it is told to people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    pub errno: Option<i32>,
-    pub sentence: String,
-}
-
 #[derive(Debug)]
 pub(super) struct Book {
     settings: OstSettings,
@@ -48,105 +37,6 @@ pub(super) struct Book {
     measured: bool,
     /// The number of the next I/O.
     next: u64,
-}
-
-#[derive(Debug)]
-struct Target {
-    ost: Ost,
-    traffic: Traffic,
-    dropped: Option<Dropped>,
-    /// Tries and drops without a good time between them.
-    failures: u32,
-    /// When it came back, and how long it had been away for.
-    back: Option<(Instant, Duration)>,
-    probe: Option<Mark>,
-    /// The bandwidth that the last choice went by.
-    basis: Option<f64>,
-}
-
-#[derive(Debug)]
-struct Dropped {
-    state: OstState,
-    sentence: String,
-    since: Instant,
-    /// From `asked` to the next try.
-    asked: Instant,
-    pause: Duration,
-    /// A try is under way.
-    trying: bool,
-}
-
-/// What the drain had written when a probe began and when it ended.
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    began: (Instant, u64),
-    ended: Option<(Instant, u64)>,
-}
-
-impl Target {
-    fn new(ost: Ost, now: Instant) -> Target {
-        Target {
-            ost,
-            traffic: Traffic::new(now),
-            dropped: None,
-            failures: 0,
-            back: None,
-            probe: None,
-            basis: None,
-        }
-    }
-
-    fn is_being_probed(&self) -> bool {
-        self.probe.is_some_and(|mark| mark.ended.is_none())
-    }
-
-    /// A probe gets what the drain leaves over. So what the drain wrote meanwhile belongs to it,
-    /// or the OSTs in use would look slower than those at rest.
-    fn beside_the_probe(&self) -> f64 {
-        let Some((began, ended)) = self.probe.and_then(|m| Some((m.began, m.ended?))) else {
-            return 0.0;
-        };
-        let seconds = ended.0.saturating_duration_since(began.0).as_secs_f64();
-        sane(ended.1.saturating_sub(began.1) as f64 / seconds).unwrap_or(0.0)
-    }
-
-    fn measured(&mut self, measured: &Measured) {
-        let bandwidth = measured.bandwidth + self.beside_the_probe();
-        self.traffic.probed(bandwidth, measured.latency);
-    }
-
-    /// Something that was stuck in it came back.
-    fn came_loose(&mut self, retry_after: Duration, now: Instant) {
-        if self.traffic.is_stuck() || self.is_being_probed() {
-            return;
-        }
-        if let Some(dropped) = &mut self.dropped
-            && dropped.state == OstState::Stalled
-            && dropped.pause_left(now) > retry_after
-        {
-            (dropped.asked, dropped.pause) = (now, retry_after);
-        }
-    }
-}
-
-impl Dropped {
-    fn pause_left(&self, now: Instant) -> Duration {
-        let gone = now.saturating_duration_since(self.asked);
-        self.pause.saturating_sub(gone)
-    }
-}
-
-/// What an error makes of an OST; `None` where it is no fault of the OST: a user's quota, or this
-/// process that has no memory or descriptors left.
-fn verdict(errno: Option<i32>) -> Option<OstState> {
-    match errno {
-        Some(libc::ENOSPC) => Some(OstState::Full),
-        Some(libc::ETIMEDOUT) => Some(OstState::Stalled),
-        Some(
-            libc::EDQUOT | libc::EINTR | libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE,
-        ) => None,
-        _ => Some(OstState::Failed),
-    }
 }
 
 impl Book {
@@ -202,15 +92,13 @@ impl Book {
         }
     }
 
-    /// A probe of all is over.
+    /// A probe of all is over. What the drain dropped meanwhile stays dropped.
     pub fn probed(&mut self, results: &[(u32, Result<Measured, Trouble>)], now: Instant) {
         for (ost, result) in results {
             let Some(target) = self.target(*ost) else {
                 continue;
             };
             match result {
-                // The drain found out more meanwhile.
-                _ if target.dropped.is_some() => {}
                 Ok(measured) => target.measured(measured),
                 Err(trouble) => {
                     self.drop_for(*ost, trouble, now);
@@ -467,10 +355,6 @@ impl Book {
             target.basis = target.traffic.bandwidth();
         }
     }
-}
-
-pub(super) fn pause(first: Duration, failures: u32) -> Duration {
-    backoff(first, first.saturating_mul(LONGEST_PAUSE), failures)
 }
 
 #[cfg(test)]

@@ -35,16 +35,18 @@ mod dealer;
 mod probing;
 mod rounds;
 mod status;
+mod target;
 mod traffic;
 
 pub use status::{FleetStatus, OstState, OstStatus};
 
 use super::{Ost, OstError, OstSettings, Provider};
-use book::{Book, Trouble};
+use book::Book;
 use parking_lot::{Condvar, Mutex};
 use rounds::Rounds;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use target::Trouble;
 
 /// How long [`Fleet::start`] waits for the list: with it, data can be dealt from the first moment
 /// on. A file system that does not even answer this is waited for in the background.

@@ -4,7 +4,7 @@
 //! All of them may hang for as long as a target hangs. So they keep the provider alive but not the
 //! fleet, hold no lock while they do I/O, and nobody waits for them to end.
 
-use super::book::Trouble;
+use super::target::Trouble;
 use super::{Fleet, State};
 use crate::ost::probe::{BLOCK, probe_holding};
 use crate::ost::{Measured, Ost, OstError, OstSettings, ProbeOptions, Probed, Provider};

@@ -2,7 +2,7 @@
 //! `probe_age` ago. Where the list could not be had it is asked for again sooner, as for a dropped
 //! OST. No clock: time is passed in.
 
-use super::book::pause;
+use super::target::pause;
 use crate::ost::OstSettings;
 use std::time::Instant;
 

@@ -227,6 +227,7 @@ fn one_that_hangs_is_dropped_and_returns_when_it_answers() {
         fleet.tick(later + Duration::from_secs(3600) * hour);
     }
     assert_eq!(provider.creates(1), 1);
+    assert_eq!(fleet.status().osts[1].retry_in, Some(16.0 * 0.05));
     provider.set(|s| s.hang.clear());
     eventually("it is used again", || {
         fleet.tick(Instant::now() + Duration::from_secs(3600 * 24));

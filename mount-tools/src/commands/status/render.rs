@@ -1,6 +1,6 @@
 //! A status report for people.
 
-use super::units;
+use super::{targets, units};
 use crate::holders::user_name;
 use crate::output::table::{Align, Table};
 use crate::output::{Style, bar, pairs, plain};
@@ -18,6 +18,9 @@ pub fn report(r: &StatusReport, style: Style) -> String {
     }
     for damage in r.recovery.iter().flat_map(|rec| &rec.damaged) {
         out.push_str(&format!("  {} {}\n", style.red("!"), plain(damage)));
+    }
+    if let Some(fleet) = &r.targets {
+        out.push_str(&targets::table(fleet, style));
     }
     if !r.files.is_empty() || r.more_files > 0 {
         out.push_str(&files(r, style));
@@ -56,9 +59,8 @@ fn facts(r: &StatusReport, style: Style) -> Vec<(&'static str, String)> {
         ("backing", path(&r.backing)),
         ("store", path(&r.store.path)),
     ];
-    if !r.osts.is_empty() {
-        let osts: Vec<String> = r.osts.iter().map(|o| path(o)).collect();
-        rows.push(("targets", osts.join(", ")));
+    if let Some(fleet) = &r.targets {
+        rows.push(("targets", targets::summary(fleet, style)));
     }
     rows.push(("space", space(r, style)));
     let b = &r.bytes;
@@ -195,6 +197,7 @@ fn files(r: &StatusReport, style: Style) -> String {
 mod tests {
     use super::*;
     use crate::report::{Bytes, DrainStatus, ErrorStatus, FileStatus, StoreStatus};
+    use flusher::ost::OstState;
     use layout_index::{RecoveryReport, Totals};
 
     fn sample() -> StatusReport {
@@ -206,7 +209,10 @@ mod tests {
             uptime: Some(3725.0),
             mount: Some("/scratch".into()),
             backing: "/scratch".into(),
-            osts: vec!["/ost0".into()],
+            targets: Some(targets::tests::fleet(&[
+                OstState::LeftOut,
+                OstState::Stalled,
+            ])),
             store: StoreStatus {
                 path: "/nvme".into(),
                 capacity: Some(1000 << 20),
@@ -264,7 +270,9 @@ mod tests {
             "a\\u{1b}b (failing)",
             "and 3 files more with 7.00 MiB",
             "! draining a: no space",
-            "/ost0",
+            "targets     2 OSTs (directories), 0 chosen, 1 left out, 1 stalled, probed",
+            "/ost0  left out",
+            "OST 1 (/ost1): b\\u{1b}ad; tried again in 31s",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }
@@ -277,6 +285,7 @@ mod tests {
         r.source = Source::Store;
         r.bytes = Bytes::default();
         (r.files, r.more_files, r.drain) = (vec![], 0, None);
+        r.targets = None;
         r.store.capacity = None;
         let text = report(&r, Style::forced(false));
         assert!(text.contains("from the store alone"), "{text}");
@@ -304,11 +313,22 @@ mod tests {
             "/errors/0/message",
             "/drain/rate",
             "/drain/eta",
+            "/targets/provider",
+            "/targets/probed_seconds_ago",
+            "/targets/probe_seconds",
+            "/targets/osts/1/index",
+            "/targets/osts/1/error",
+            "/targets/osts/1/retry_in",
+            "/targets/osts/0/bandwidth",
         ] {
             assert!(
                 value.pointer(pointer).is_some_and(|v| !v.is_null()),
                 "{pointer}"
             );
         }
+        let state = |n: usize| &value["targets"]["osts"][n]["state"];
+        assert_eq!([state(0), state(1)], ["left-out", "stalled"]);
+        let back: StatusReport = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(back, sample());
     }
 }

@@ -128,6 +128,16 @@ impl Daemon {
         }
     }
 
+    /// Waits for the first probe: a daemon is there long before the job is.
+    pub fn wait_probed(&self) -> io::Result<()> {
+        let begin = Instant::now();
+        while self.status()?["targets"]["probed_seconds_ago"].is_null() {
+            self.check(begin, "probe its targets")?;
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
     /// `forebay drain DIR --wait`: all bytes are in the canonical files.
     pub fn drain(&self) -> io::Result<()> {
         let args = ["drain".as_ref(), self.mount.as_ref(), "--wait".as_ref()];

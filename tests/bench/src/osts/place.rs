@@ -59,9 +59,7 @@ impl Place {
     /// A directory with the files by which a Lustre client tells its OSTs.
     pub fn lustre_root(&self) -> io::Result<PathBuf> {
         let root = self.scratch("lustre-root")?;
-        let lov = root.join("proc/fs/lustre/lov/sim-clilov");
-        std::fs::create_dir_all(&lov)?;
-        std::fs::copy(self.sim.own_file("target_obd"), lov.join("target_obd"))?;
+        self.sim.lustre_root(&root)?;
         Ok(root)
     }
 

@@ -254,6 +254,9 @@ fn through(
         lustre_root: &root,
         args: &arguments(options, sample.case),
     })?;
+    if sample.case == Case::Probing {
+        daemon.wait_probed()?;
+    }
     for n in 0..checkpoints {
         let path = daemon.mount().join(format!("checkpoint.{n}"));
         writers::preset(&path, options.common.size)?;

@@ -14,60 +14,79 @@
 //! it writes late is at a place that no record names. When no OST takes a batch its bytes stay in
 //! the log, and the second phase takes them from there.
 
+mod unit;
+
 use super::{Halt, Stopping, blocking, joined};
 use crate::engine::Shared;
-use crate::housekeeping::{self, Targets};
+use crate::housekeeping::Targets;
 use crate::ost::{Ost, OstError};
 use crate::schedule::Scope;
 use crate::settings::Subfiles;
-use crate::stripe::Work;
 use crate::trouble::{self, Trouble};
-use layout_index::checksum::crc32c;
-use layout_index::extent::{BLOCK, SubUnit, UNIT_MAX};
-use layout_index::{ByteRange, DiskFile, File, Plan, Snapshot, StoreError, Subfile, Subfiled};
+use layout_index::{ByteRange, DiskFile, File, StoreError, Subfile, Subfiled};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use unit::Refused;
 
 /// Stripes listed at once.
 const WINDOW: usize = 1024;
 
-/// Batches begin on a multiple of this in their subfile.
-const ALIGN: u64 = 4096;
-
 /// Batches whose OST was lost before it synced them are dealt again this often in one job.
 const ROUNDS: usize = 4;
 
+/// A writer who is always ahead does not keep the canonical file waiting for ever.
+const PASSES: usize = 8;
+
+/// What became of a file's bytes in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// They are not to go to subfiles, or no OST takes them: the second phase takes all there is.
+    Not,
+    /// What `scope` allows has left the log, but for what was written meanwhile.
+    Out,
+}
+
 /// Moves what `scope` allows out of the log, if this file is to have subfiles and an OST takes it.
+/// Goes on while writers keep it busy: that the log has room comes before the canonical file.
 pub(super) async fn move_out(
     shared: &Arc<Shared>,
     file: &Arc<File>,
     name: &Arc<str>,
     scope: Scope,
-) -> Result<(), Halt> {
+) -> Result<Moved, Halt> {
     let Some(targets) = &shared.targets else {
-        return Ok(());
+        return Ok(Moved::Not);
     };
-    if file.in_log() == 0 || !is_wanted(shared, targets, file, name).await? {
-        return Ok(());
+    if !is_wanted(shared, targets, file, name).await? {
+        return Ok(Moved::Not);
+    }
+    if file.in_log() == 0 {
+        return Ok(Moved::Out);
     }
     // The first data of all waits for the first probe, which has a deadline of its own.
     let fleet = targets.fleet.clone();
     let patience = fleet.settings().probe.deadline * 2;
     blocking(move || fleet.wait_ready(Instant::now() + patience)).await?;
-    for _ in 0..ROUNDS {
+    let mut lost = 0;
+    for _ in 0..PASSES {
         let mover = Mover::new(shared, targets, file, name);
-        if mover.pass(scope).await? {
+        let pass = mover.pass(scope).await?;
+        lost += usize::from(pass.lost);
+        // The second phase reports what is damaged, and takes what nobody else does.
+        if mover.damaged.load(Ordering::Relaxed) || pass.refused || lost == ROUNDS {
+            return Ok(Moved::Not);
+        }
+        if pass.bytes == 0 && !pass.lost {
             break;
         }
     }
-    Ok(())
+    Ok(Moved::Out)
 }
 
 async fn is_wanted(
@@ -115,8 +134,10 @@ struct Placed {
 
 enum Step {
     Placed(Placed),
-    /// No OST takes it, or it is not needed any more.
-    Dropped,
+    /// No OST takes it.
+    Refused,
+    /// It is not in the log any more.
+    Superseded,
     Recorded,
     /// An OST was lost between a write and its sync.
     Lost,
@@ -132,6 +153,8 @@ struct Mover {
     file: Arc<File>,
     name: Arc<str>,
     slots: Mutex<HashMap<u32, Slot>>,
+    /// Something in the log does not match its checksum.
+    damaged: AtomicBool,
 }
 
 impl Mover {
@@ -148,11 +171,12 @@ impl Mover {
             targets: targets.clone(),
             file: file.clone(),
             name: name.clone(),
+            damaged: AtomicBool::new(false),
         })
     }
 
-    /// Once over the file. False when something has to be done again.
-    async fn pass(self: &Arc<Self>, scope: Scope) -> Result<bool, Halt> {
+    /// Once over the file as large as it is now.
+    async fn pass(self: &Arc<Self>, scope: Scope) -> Result<Pass, Halt> {
         let stripe = self.shared.settings.read().stripe;
         let end = self.file.stat().map_or(0, |s| s.size);
         let mut run = Run::new(self.clone());
@@ -207,13 +231,13 @@ impl Mover {
                 Ok(Ok(Ok(Some(placed)))) => return Ok(Step::Placed(placed)),
                 // Unlinked or truncated away meanwhile.
                 Ok(Ok(Ok(None) | Err(Refused::Store(StoreError::Clean)))) => {
-                    return Ok(Step::Dropped);
+                    return Ok(Step::Superseded);
                 }
                 Ok(Ok(Err(Refused::Ost(error)))) => {
                     tracing::warn!(name = %self.name, "{error}");
                     // The user's, wherever the bytes go: the canonical file will say so.
                     if error.errno() == Some(libc::EDQUOT) {
-                        return Ok(Step::Dropped);
+                        return Ok(Step::Refused);
                     }
                 }
                 Ok(Ok(Err(Refused::Store(e)))) => return Err(self.trouble("subfiling", e)),
@@ -221,122 +245,7 @@ impl Mover {
                 Err(_) => fleet.tick(Instant::now()),
             }
         }
-        Ok(Step::Dropped)
-    }
-
-    /// One batch to one OST. `None`: nothing of it is in the log any more.
-    fn write(&self, batch: &Batch, ost: &Ost) -> Result<Option<Placed>, Refused> {
-        let mut layout = Layout::default();
-        for range in &batch.stripes {
-            match self.file.log_snapshot(*range) {
-                Err(StoreError::Clean) => return Ok(None),
-                snapshot => layout.add(snapshot?),
-            }
-        }
-        let len = layout.len.next_multiple_of(ALIGN);
-        if layout.runs.is_empty() {
-            return Ok(None);
-        }
-        let flight = self.targets.fleet.begin(ost.index, len);
-        self.shared.buffers.with(|buffer| {
-            let bytes = buffer.slice(len as usize);
-            // A buffer that was used before must not carry one user's bytes into another's file.
-            bytes.fill(0);
-            let units = self.fill(&layout, bytes)?;
-            if units.is_empty() {
-                return Ok(None);
-            }
-            let written = self.append(ost, bytes);
-            match &written {
-                Ok(_) => flight.done(),
-                Err(Refused::Ost(error)) => flight.failed(error),
-                Err(Refused::Store(_)) => drop(flight),
-            }
-            let (subfile, disk, at) = written?;
-            let units = units.into_iter().map(|mut unit| {
-                unit.unit.subfile = subfile.no();
-                unit.unit.block += (at / BLOCK) as u32;
-                unit
-            });
-            Ok(Some(Placed {
-                ost: ost.clone(),
-                units: units.collect(),
-                bytes: batch.bytes,
-                subfile,
-                disk,
-            }))
-        })
-    }
-
-    /// Copies out of the log. The units' blocks count from the beginning of the buffer.
-    fn fill(&self, layout: &Layout, bytes: &mut [u8]) -> Result<Vec<Subfiled>, StoreError> {
-        let mut units = Vec::new();
-        for run in &layout.runs {
-            let plan = Plan {
-                range: run.range,
-                size: run.range.end,
-                pieces: run.pieces.clone(),
-            };
-            let there = &mut bytes[run.at as usize..][..run.range.len() as usize];
-            match self.file.read(&plan, there, None) {
-                // Damaged in the log: it stays there, and the second phase reports it.
-                Err(StoreError::Checksum { .. }) => continue,
-                other => other?,
-            }
-            for (n, unit) in there.chunks(UNIT_MAX as usize).enumerate() {
-                let skip = n as u64 * u64::from(UNIT_MAX);
-                let start = run.range.start + skip;
-                units.push(Subfiled {
-                    range: ByteRange::new(start, start + unit.len() as u64),
-                    upto: run.upto,
-                    unit: SubUnit {
-                        subfile: 0,
-                        block: ((run.at + skip) / BLOCK) as u32,
-                        len: unit.len() as u32,
-                        crc: crc32c(unit),
-                    },
-                });
-            }
-        }
-        Ok(units)
-    }
-
-    fn append(
-        &self,
-        ost: &Ost,
-        bytes: &[u8],
-    ) -> Result<(Arc<Subfile>, Arc<dyn DiskFile>, u64), Refused> {
-        let slot = self.slots.lock().entry(ost.index).or_default().clone();
-        let failed = |what| move |e| Refused::Ost(OstError::new(ost, what, e));
-        loop {
-            let subfile = {
-                let mut slot = slot.lock();
-                match &*slot {
-                    Some(known) => known.clone(),
-                    None => {
-                        let made = housekeeping::make(&self.shared, &self.targets, &self.file, ost)
-                            .map_err(|e| match e {
-                                housekeeping::NotMade::Ost(e) => Refused::Ost(e),
-                                housekeeping::NotMade::Store(e) => Refused::Store(e),
-                            })?;
-                        slot.insert(made).clone()
-                    }
-                }
-            };
-            let disk = subfile
-                .file(&*self.targets.opener)
-                .map_err(failed("opening a subfile"))?;
-            let at = subfile
-                .reserve(&*disk, bytes.len() as u64)
-                .map_err(failed("asking the size of a subfile"))?;
-            let Some(at) = at else {
-                slot.lock().take();
-                continue;
-            };
-            disk.write_at(&[IoSlice::new(bytes)], at)
-                .map_err(failed("writing to a subfile"))?;
-            return Ok((subfile, disk, at));
-        }
+        Ok(Step::Refused)
     }
 
     /// Syncs what the batches wrote, each OST for itself, and tells the log.
@@ -407,46 +316,6 @@ impl Mover {
     }
 }
 
-/// Why a batch did not get to an OST.
-enum Refused {
-    Ost(OstError),
-    Store(StoreError),
-}
-
-impl From<StoreError> for Refused {
-    fn from(error: StoreError) -> Self {
-        Refused::Store(error)
-    }
-}
-
-/// Where the runs of a batch go in its buffer.
-#[derive(Default)]
-struct Layout {
-    runs: Vec<PlacedRun>,
-    len: u64,
-}
-
-struct PlacedRun {
-    range: ByteRange,
-    upto: layout_index::Seq,
-    pieces: Vec<layout_index::Piece>,
-    at: u64,
-}
-
-impl Layout {
-    fn add(&mut self, snapshot: Snapshot) {
-        for run in Work::of(&snapshot.pieces).runs {
-            self.runs.push(PlacedRun {
-                range: run.range,
-                upto: snapshot.upto,
-                pieces: snapshot.pieces[run.pieces].to_vec(),
-                at: self.len,
-            });
-            self.len += run.range.len().next_multiple_of(BLOCK);
-        }
-    }
-}
-
 /// Batches under way in one pass.
 struct Run {
     mover: Arc<Mover>,
@@ -455,7 +324,17 @@ struct Run {
     placed: Vec<Placed>,
     bytes: u64,
     synced: Instant,
+    pass: Pass,
+}
+
+/// How a pass went.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    bytes: u64,
+    /// An OST was lost with something that it had not synced: to be done again.
     lost: bool,
+    /// Nobody takes some of it.
+    refused: bool,
 }
 
 impl Run {
@@ -466,7 +345,7 @@ impl Run {
             placed: Vec::new(),
             bytes: 0,
             synced: Instant::now(),
-            lost: false,
+            pass: Pass::default(),
         }
     }
 
@@ -499,10 +378,12 @@ impl Run {
         match step {
             Step::Placed(placed) => {
                 self.bytes += placed.bytes;
+                self.pass.bytes += placed.bytes;
                 self.placed.push(placed);
             }
-            Step::Lost => self.lost = true,
-            Step::Dropped | Step::Recorded => {}
+            Step::Lost => self.pass.lost = true,
+            Step::Refused => self.pass.refused = true,
+            Step::Superseded | Step::Recorded => {}
         }
     }
 
@@ -515,15 +396,14 @@ impl Run {
         }
     }
 
-    /// False when an OST was lost with something that it had not synced.
-    async fn finish(mut self) -> Result<bool, Halt> {
+    async fn finish(mut self) -> Result<Pass, Halt> {
         while !self.steps.is_empty() || !self.placed.is_empty() {
             while let Some(step) = self.steps.join_next().await {
                 self.take(joined(step).map_err(Halt::from)??);
             }
             self.commit();
         }
-        Ok(!self.lost)
+        Ok(self.pass)
     }
 }
 

@@ -1,0 +1,181 @@
+//! One batch: out of the log into a buffer, and from there to a subfile with one write.
+
+use super::{Batch, Mover, Placed};
+use crate::housekeeping;
+use crate::ost::{Ost, OstError};
+use crate::stripe::Work;
+use layout_index::checksum::crc32c;
+use layout_index::extent::{BLOCK, SubUnit, UNIT_MAX};
+use layout_index::{
+    ByteRange, DiskFile, Piece, Plan, Seq, Snapshot, StoreError, Subfile, Subfiled,
+};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Batches begin on a multiple of this in their subfile.
+const ALIGN: u64 = 4096;
+
+/// Where a batch went.
+struct Appended {
+    subfile: Arc<Subfile>,
+    disk: Arc<dyn DiskFile>,
+    at: u64,
+}
+
+/// Why a batch did not get to an OST.
+pub(super) enum Refused {
+    Ost(OstError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Refused::Store(error)
+    }
+}
+
+/// Where the runs of a batch go in its buffer.
+#[derive(Default)]
+struct Layout {
+    runs: Vec<PlacedRun>,
+    len: u64,
+}
+
+struct PlacedRun {
+    range: ByteRange,
+    upto: Seq,
+    pieces: Vec<Piece>,
+    at: u64,
+}
+
+impl Layout {
+    fn add(&mut self, snapshot: Snapshot) {
+        for run in Work::of(&snapshot.pieces).runs {
+            self.runs.push(PlacedRun {
+                range: run.range,
+                upto: snapshot.upto,
+                pieces: snapshot.pieces[run.pieces].to_vec(),
+                at: self.len,
+            });
+            self.len += run.range.len().next_multiple_of(BLOCK);
+        }
+    }
+}
+
+impl Mover {
+    /// One batch to one OST. `None`: nothing of it is in the log any more.
+    pub fn write(&self, batch: &Batch, ost: &Ost) -> Result<Option<Placed>, Refused> {
+        let mut layout = Layout::default();
+        for range in &batch.stripes {
+            match self.file.log_snapshot(*range) {
+                Err(StoreError::Clean) => return Ok(None),
+                snapshot => layout.add(snapshot?),
+            }
+        }
+        let len = layout.len.next_multiple_of(ALIGN);
+        if layout.runs.is_empty() {
+            return Ok(None);
+        }
+        let flight = self.targets.fleet.begin(ost.index, len);
+        self.shared.buffers.with(|buffer| {
+            let bytes = buffer.slice(len as usize);
+            // A buffer that was used before must not carry one user's bytes into another's file.
+            bytes.fill(0);
+            let units = self.fill(&layout, bytes)?;
+            if units.is_empty() {
+                return Ok(None);
+            }
+            let written = self.append(ost, bytes);
+            match &written {
+                Ok(_) => flight.done(),
+                Err(Refused::Ost(error)) => flight.failed(error),
+                Err(Refused::Store(_)) => drop(flight),
+            }
+            let Appended { subfile, disk, at } = written?;
+            let units = units.into_iter().map(|mut unit| {
+                unit.unit.subfile = subfile.no();
+                unit.unit.block += (at / BLOCK) as u32;
+                unit
+            });
+            let units: Vec<Subfiled> = units.collect();
+            Ok(Some(Placed {
+                ost: ost.clone(),
+                bytes: units.iter().map(|u| u.range.len()).sum(),
+                units,
+                subfile,
+                disk,
+            }))
+        })
+    }
+
+    /// Copies out of the log. The units' blocks count from the beginning of the buffer.
+    fn fill(&self, layout: &Layout, bytes: &mut [u8]) -> Result<Vec<Subfiled>, StoreError> {
+        let mut units = Vec::new();
+        for run in &layout.runs {
+            let plan = Plan {
+                range: run.range,
+                size: run.range.end,
+                pieces: run.pieces.clone(),
+            };
+            let there = &mut bytes[run.at as usize..][..run.range.len() as usize];
+            match self.file.read(&plan, there, None) {
+                Err(StoreError::Checksum { .. }) => {
+                    self.damaged.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                other => other?,
+            }
+            for (n, unit) in there.chunks(UNIT_MAX as usize).enumerate() {
+                let skip = n as u64 * u64::from(UNIT_MAX);
+                let start = run.range.start + skip;
+                units.push(Subfiled {
+                    range: ByteRange::new(start, start + unit.len() as u64),
+                    upto: run.upto,
+                    unit: SubUnit {
+                        subfile: 0,
+                        block: ((run.at + skip) / BLOCK) as u32,
+                        len: unit.len() as u32,
+                        crc: crc32c(unit),
+                    },
+                });
+            }
+        }
+        Ok(units)
+    }
+
+    /// Appends to the file's subfile on `ost`, and says where.
+    fn append(&self, ost: &Ost, bytes: &[u8]) -> Result<Appended, Refused> {
+        let slot = self.slots.lock().entry(ost.index).or_default().clone();
+        let failed = |what| move |e| Refused::Ost(OstError::new(ost, what, e));
+        loop {
+            let subfile = {
+                let mut slot = slot.lock();
+                match &*slot {
+                    Some(known) if !known.is_mostly_waste() => known.clone(),
+                    _ => {
+                        let made = housekeeping::make(&self.shared, &self.targets, &self.file, ost)
+                            .map_err(|e| match e {
+                                housekeeping::NotMade::Ost(e) => Refused::Ost(e),
+                                housekeeping::NotMade::Store(e) => Refused::Store(e),
+                            })?;
+                        slot.insert(made).clone()
+                    }
+                }
+            };
+            let disk = subfile
+                .file(&*self.targets.opener)
+                .map_err(failed("opening a subfile"))?;
+            let at = subfile
+                .reserve(&*disk, bytes.len() as u64)
+                .map_err(failed("asking the size of a subfile"))?;
+            let Some(at) = at else {
+                slot.lock().take();
+                continue;
+            };
+            disk.write_at(&[IoSlice::new(bytes)], at)
+                .map_err(failed("writing to a subfile"))?;
+            return Ok(Appended { subfile, disk, at });
+        }
+    }
+}
