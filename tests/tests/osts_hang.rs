@@ -1,10 +1,8 @@
 //! Storage targets that hang, fill and fail while data is on its way to them: the job goes on,
 //! `status` names the target, and the data ends elsewhere.
 //!
-//! On the simulated parallel file system with Lustre's calls. Checks S1, S4 and S6 there, and of
-//! the storage targets: "an OST that stalls, fails or fills is dropped at once, its data goes
-//! elsewhere, and it is tried again later"; "an OST that hangs for ever during drain does not hang
-//! the job, `status` names it, the data ends on another OST".
+//! On the simulated parallel file system with Lustre's calls. Checks S1, S4, S6, S9.1, S9.4, S9.5
+//! and S9.8 there: an OST that hangs for ever during a drain does not hang the job.
 
 mod lustre_sim;
 
@@ -45,7 +43,7 @@ fn job(dir: PathBuf, files: u64) -> Vec<(String, Vec<u8>)> {
     (0..files).map(one).collect()
 }
 
-/// An OST hangs in the middle of a drain, for as long as the test likes.
+/// S9.4: an OST hangs in the middle of a drain, for as long as the test likes.
 #[test]
 fn an_ost_that_hangs_does_not_hang_the_job() {
     let mut lustre = four(Drain::Immediate);
@@ -106,7 +104,7 @@ fn an_ost_that_hangs_does_not_hang_the_job() {
     lustre.finish();
 }
 
-/// A canonical file with stripes on the OST cannot be had elsewhere. It is reported, its bytes
+/// S9.1, S9.5: a canonical file with stripes on the OST cannot be had elsewhere. It is reported, its bytes
 /// are safe on other OSTs and read from there, and its drain ends when the OST answers.
 #[test]
 fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere() {
@@ -160,7 +158,7 @@ fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere() {
     lustre.finish();
 }
 
-/// Breaks an OST in the middle of a drain in a way that it tells of.
+/// S9.4: breaks an OST in the middle of a drain in a way that it tells of.
 fn breaks(change: Change, repair: Change, state: &str, says: &str) {
     let mut lustre = four(Drain::Never);
     lustre.bay.allow_log("draining old");

@@ -1,9 +1,7 @@
 //! Where files and their subfiles are on a file system with Lustre's calls, as that file system
 //! itself tells.
 //!
-//! Checks S4 and S8.9 there, and of the storage targets: the probe leaves slow ones out, new files
-//! are striped over the others, "one subfile per (node, file, OST)", "owned by the file's owner so
-//! that quotas count", "removed when drained".
+//! Checks S4, S8.9, S9.2, S9.3, S9.8 and S9.9 there.
 
 mod lustre_sim;
 
