@@ -4,7 +4,7 @@
 mod ost_sim;
 
 use flusher::ost::lustre_abi::{Layout, XATTR_LUSTRE_LOV};
-use flusher::ost::{Lustre, Ost, Provider};
+use flusher::ost::{Lustre, Ost, ProbeOptions, Provider, probe};
 use forebay_tests::sys;
 use ost_sim::{Pfs, probe_all, quick};
 use std::fs::{File, OpenOptions};
@@ -145,5 +145,25 @@ fn probes_go_to_the_ost_they_are_for() {
     assert!(rate(0) > 4.0 * rate(1) && rate(2) > 4.0 * rate(1));
     for one in &probed {
         assert_eq!(lustre.list(&one.ost).expect("list"), [""; 0]);
+    }
+}
+
+/// A few slow OSTs do not make the probe of all of them slow.
+#[test]
+fn a_slow_ost_is_cut_off_when_most_are_done() {
+    let pfs = Pfs::new(quick(8).slow("5", "4M"));
+    let lustre: Arc<dyn Provider> = Arc::new(pfs.lustre());
+    let osts = lustre.osts().expect("list the OSTs");
+    let options = ProbeOptions {
+        size: 32 << 20,
+        deadline: Duration::from_secs(60),
+    };
+    for one in probe(&lustre, &osts, options) {
+        let measured = one.result.expect("measured");
+        let whole = measured.bytes == 32 << 20;
+        assert_eq!(whole, one.ost.index != 5, "{measured:?}");
+        if !whole {
+            assert!(measured.bandwidth < 8e6, "{measured:?}");
+        }
     }
 }

@@ -5,12 +5,14 @@
 //! page cache, and the result says so.
 //!
 //! Every OST has a thread and a deadline. One that is slow is cut off between two blocks and
-//! measured by what it took so far; one that hangs is reported as such when the deadline is over,
+//! measured by what it took so far: at the deadline, or when it has taken twice as long as most of
+//! them took for everything, for then it is too slow to be chosen whatever it does next; one that hangs is reported as such when the deadline is over,
 //! and its thread ends whenever the target lets it, removing its file. The files have names that
 //! no other node and no other probe uses.
 
 use super::{Ost, OstError, Provider};
 use nix::errno::Errno;
+use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -74,16 +76,17 @@ pub(super) fn probe_holding<H: Send + 'static>(
     let began = Instant::now();
     let deadline = began + options.deadline;
     let block = Arc::new(Block::random());
+    let end = Arc::new(End::new(deadline));
     let (done, results) = mpsc::channel();
     let mut found: Vec<Option<Result<Measured, OstError>>> = Vec::new();
     for (n, ost) in osts.iter().enumerate() {
         let (provider, block, done) = (provider.clone(), block.clone(), done.clone());
-        let (this, run, held) = (ost.clone(), options, hold(ost));
+        let (this, run, held, end) = (ost.clone(), options, hold(ost), end.clone());
         let spawned = std::thread::Builder::new()
             .name(format!("forebay-probe-{n}"))
             .stack_size(128 << 10)
             .spawn(move || {
-                let result = probe_one(&*provider, &this, &block, run.size, deadline);
+                let result = probe_one(&*provider, &this, &block, run.size, &end);
                 drop(held);
                 // Nobody waits any more for one that hung.
                 if done.send((n, result)).is_err() {
@@ -102,6 +105,10 @@ pub(super) fn probe_holding<H: Send + 'static>(
     while let Ok((n, result)) = results.recv_timeout(last.saturating_duration_since(Instant::now()))
     {
         found[n] = Some(result);
+        let answered = found.iter().flatten().filter(|r| r.is_ok()).count();
+        if answered * 4 >= osts.len() * 3 {
+            end.not_after(began + began.elapsed() * 2);
+        }
     }
     let hangs = |ost: &Ost| OstError::new(ost, "probing", Errno::ETIMEDOUT.into());
     let results = osts.iter().cloned().zip(found);
@@ -118,7 +125,7 @@ fn probe_one(
     ost: &Ost,
     block: &Block,
     size: u64,
-    deadline: Instant,
+    end: &End,
 ) -> Result<Measured, OstError> {
     let name = format!("probe-{:016x}", rand::random::<u64>());
     let (file, direct) = match provider.create(ost, &name, true) {
@@ -129,7 +136,7 @@ fn probe_one(
         }
         other => (other?, true),
     };
-    let written = write(&file, block, size, deadline);
+    let written = write(&file, block, size, end);
     let closed = nix::unistd::close(file).map_err(io::Error::from);
     provider.remove(ost, &name)?;
     let (bytes, latency, took) =
@@ -147,7 +154,7 @@ fn write(
     file: &File,
     block: &Block,
     size: u64,
-    deadline: Instant,
+    end: &End,
 ) -> io::Result<(u64, Duration, Duration)> {
     let began = Instant::now();
     let mut latency = None;
@@ -156,12 +163,30 @@ fn write(
         file.write_all_at(block.bytes(), at)?;
         at += BLOCK as u64;
         latency.get_or_insert_with(|| began.elapsed());
-        if Instant::now() >= deadline {
+        if end.is_over() {
             break;
         }
     }
     file.sync_data()?;
     Ok((at, latency.unwrap_or_default(), began.elapsed()))
+}
+
+/// When those that are not done are cut off.
+struct End(Mutex<Instant>);
+
+impl End {
+    fn new(deadline: Instant) -> End {
+        End(Mutex::new(deadline))
+    }
+
+    fn not_after(&self, time: Instant) {
+        let mut end = self.0.lock();
+        *end = time.min(*end);
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= *self.0.lock()
+    }
 }
 
 /// Random bytes at an address that O_DIRECT takes.

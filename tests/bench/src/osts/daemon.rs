@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Between two looks at the status: short beside what is measured, long beside a look.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What probing has cost a daemon so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
