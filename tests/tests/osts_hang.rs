@@ -148,6 +148,19 @@ fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere() {
     let mut want = old;
     want[at..at + more.len()].copy_from_slice(&more);
     assert_same("with new bytes", &lustre.read("old"), &want);
+    let path = lustre.bay.path("old");
+    let cut = in_background(move || {
+        let file = File::options().write(true).open(path)?;
+        file.set_len(5 * MIB as u64)
+    });
+    in_time("cutting the file", cut).expect("cut");
+    want.truncate(5 * MIB);
+    assert_same("cut", &lustre.read("old"), &want);
+    let path = lustre.bay.path("old");
+    let replaced = in_background(move || std::fs::write(path, b"all new"));
+    in_time("replacing the file", replaced).expect("replace");
+    want = b"all new".to_vec();
+    assert_same("replaced", &lustre.read("old"), &want);
 
     lustre.fail(BROKEN, Failure::None);
     lustre.bay.drain();

@@ -44,6 +44,7 @@ fn files_and_subfiles_are_on_the_fast_osts() {
             assert_eq!(lustre.striped_over(file), [ost], "{}", file.display());
             let meta = std::fs::metadata(file).expect("a subfile while it drains");
             assert_eq!((meta.uid(), meta.gid()), (ALICE, ALICE));
+            assert_eq!(meta.mode() & 0o7777, 0o600);
         }
     }
     lustre.bay.drain();
