@@ -191,13 +191,16 @@ pub(crate) async fn run(shared: Arc<Shared>, mut events: UnboundedReceiver<Event
 
 /// Looks after the OSTs beside the drain. What may hang has a thread of its own.
 async fn keep_house(shared: Arc<Shared>, targets: Arc<Targets>) {
-    let before = shared.store.new_subfile_no();
-    let osts = targets.fleet.provider().osts().unwrap_or_default();
-    for ost in osts {
-        let (store, targets) = (shared.store.clone(), targets.clone());
-        tokio::task::spawn_blocking(move || {
-            housekeeping::remove_orphans(&store, &targets, &ost, before);
-        });
+    match targets.fleet.provider().osts() {
+        Ok(osts) => {
+            for ost in osts {
+                let (store, targets) = (shared.store.clone(), targets.clone());
+                tokio::task::spawn_blocking(move || {
+                    housekeeping::remove_orphans(&store, &targets, &ost);
+                });
+            }
+        }
+        Err(error) => tracing::warn!("{error}; what an earlier daemon left there stays"),
     }
     let dirty: Vec<FileId> = shared.dirty_files().iter().map(|f| f.id()).collect();
     let there = targets.clone();
@@ -206,16 +209,18 @@ async fn keep_house(shared: Arc<Shared>, targets: Arc<Targets>) {
             tracing::warn!(%error, "what an earlier daemon said in the shared directory stays");
         }
     });
-    let mut removing: Option<tokio::task::JoinHandle<()>> = None;
     while !shared.stopping.load(Ordering::Acquire) {
         shared.sleep(HOUSE_TICK).await;
         targets.fleet.tick(Instant::now());
-        // One at a time: an OST that hangs must not collect threads.
-        if removing.as_ref().is_none_or(|r| r.is_finished()) {
-            let (store, targets) = (shared.store.clone(), targets.clone());
-            removing = Some(tokio::task::spawn_blocking(move || {
-                housekeeping::remove_retired(&store, &targets);
-            }));
+        let (store, there) = (shared.store.clone(), targets.clone());
+        let collected =
+            tokio::task::spawn_blocking(move || housekeeping::collect_retired(&store, &there));
+        if let Err(error) = collected.await {
+            tracing::error!(%error, "looking for old subfiles broke off");
+        }
+        for ost in housekeeping::osts_to_clear(&targets) {
+            let targets = targets.clone();
+            tokio::task::spawn_blocking(move || housekeeping::remove_retired(&targets, &ost));
         }
     }
 }

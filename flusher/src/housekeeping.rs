@@ -5,17 +5,18 @@
 //! A subfile goes when the store has retired it and the log has synced that. Beyond those there
 //! are orphans: files that a daemon of this store made and was killed before it recorded them, or
 //! after it recorded their end. They are found once, at the start: names that begin with this
-//! store's prefix, with a number from before the start, that no life knows. Other stores' files
-//! are never touched.
+//! store's prefix, of another run than this one, that no life knew when the store was opened.
+//! Other stores' files are never touched.
 
 use crate::engine::Shared;
 use crate::ost::{Fleet, Ost, OstError, Provider};
 use crate::sharing::Sharing;
 use layout_index::{DiskFile, File, RealFile, Store, StoreError, Subfile, SubfileRow, Subfiles};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::fchown;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -31,8 +32,14 @@ pub(crate) struct Targets {
     pub opener: Arc<Opener>,
     /// Units on their way.
     pub permits: Arc<Semaphore>,
-    /// Retired, but not removed: their OST did not answer.
-    leftovers: Mutex<Vec<Arc<Subfile>>>,
+    /// Retired, durably, and still to be removed; by OST.
+    leftovers: Mutex<HashMap<String, Vec<Arc<Subfile>>>>,
+    /// OSTs that are being removed from: one that hangs must not collect threads.
+    removing: Mutex<HashSet<String>>,
+    removed: Condvar,
+    collecting: Mutex<()>,
+    /// What lives referred to when the store was opened.
+    known: HashSet<String>,
 }
 
 impl Targets {
@@ -44,9 +51,28 @@ impl Targets {
             opener: Arc::new(Opener::new(fleet.provider().clone())),
             permits: Arc::new(Semaphore::new((UNITS_PER_OST * osts).clamp(4, MOST_UNITS))),
             leftovers: Mutex::default(),
+            removing: Mutex::default(),
+            removed: Condvar::new(),
+            collecting: Mutex::default(),
+            known: store
+                .subfiles()
+                .iter()
+                .map(|s| s.row().name.clone())
+                .collect(),
             fleet,
         }
     }
+
+    /// The OST that a subfile is on, if it is known now.
+    pub fn ost_of(&self, row: &SubfileRow) -> Option<Ost> {
+        find_ost(&**self.fleet.provider(), row).ok().flatten()
+    }
+}
+
+/// By name: directories may have been given in another order this time.
+fn find_ost(provider: &dyn Provider, row: &SubfileRow) -> Result<Option<Ost>, OstError> {
+    let osts = provider.osts()?;
+    Ok(osts.into_iter().find(|ost| ost.name == row.ost_name))
 }
 
 /// Opens subfiles for the store.
@@ -59,19 +85,21 @@ impl Opener {
 }
 
 impl Subfiles for Opener {
-    /// OSTs may have been given in another order this time, so their names count first.
     fn open(&self, row: &SubfileRow) -> io::Result<Arc<dyn DiskFile>> {
-        let provider = &self.0;
-        let osts = provider.osts().map_err(|e| e.source)?;
-        let named = osts.iter().find(|ost| ost.name == row.ost_name);
-        let ost = named.or_else(|| osts.iter().find(|ost| ost.index == row.ost));
+        let ost = find_ost(&*self.0, row).map_err(|e| e.source)?;
         let ost = ost.ok_or_else(|| {
             io::Error::other(format!(
                 "no such OST is known now; mount with the targets that were there when {} was made",
                 row.name
             ))
         })?;
-        let file = provider.open(ost, &row.name).map_err(|e| e.source)?;
+        let file = self.0.open(&ost, &row.name).map_err(|e| e.source)?;
+        if file.metadata()?.uid() != row.uid {
+            return Err(io::Error::other(format!(
+                "{} belongs to another user than the file that it was made for",
+                row.name
+            )));
+        }
         Ok(Arc::new(RealFile(file)))
     }
 }
@@ -92,11 +120,11 @@ pub(crate) fn make(
     let provider = targets.fleet.provider();
     let store = &shared.store;
     let intro = file.intro().ok_or(NotMade::Store(StoreError::Clean))?;
-    let (row, made) = loop {
+    let (mut row, made) = loop {
         let no = store.new_subfile_no();
-        let name = format!("{}{no:08x}", store.subfile_prefix());
+        let name = format!("{}{no:08x}", store.subfile_run());
         match provider.create(ost, &name, false) {
-            // An orphan that could not be removed yet has this number.
+            // Somebody is in the way; numbers do not run out.
             Err(e) if e.errno() == Some(libc::EEXIST) => {}
             Err(e) => return Err(NotMade::Ost(e)),
             Ok(made) => {
@@ -105,6 +133,7 @@ pub(crate) fn make(
                     ost: ost.index,
                     ost_name: ost.name.clone(),
                     name,
+                    uid: 0,
                 };
                 break (row, made);
             }
@@ -120,10 +149,13 @@ pub(crate) fn make(
     } else {
         Ok(())
     };
-    if let Err(e) = owned {
-        remove(&row.name);
-        let what = "giving a subfile to its owner";
-        return Err(NotMade::Ost(OstError::new(ost, what, e)));
+    match owned.and_then(|()| made.metadata()) {
+        Ok(meta) => row.uid = meta.uid(),
+        Err(e) => {
+            remove(&row.name);
+            let what = "giving a subfile to its owner";
+            return Err(NotMade::Ost(OstError::new(ost, what, e)));
+        }
     }
     let subfile = Arc::new(Subfile::made(row, Arc::new(RealFile(made))));
     match file.add_subfile(subfile.clone()) {
@@ -135,37 +167,77 @@ pub(crate) fn make(
     }
 }
 
-/// Removes subfiles that nothing refers to any more. May wait for OSTs.
-pub(crate) fn remove_retired(store: &Store, targets: &Targets) {
-    let retired = match store.take_retired_subfiles() {
-        Ok(retired) => retired,
-        Err(error) => {
-            tracing::warn!(%error, "subfiles that nobody needs stay for now");
-            return;
+/// Takes over what the store has retired.
+pub(crate) fn collect_retired(store: &Store, targets: &Targets) {
+    // Who comes second must not return before the first has handed over what it took.
+    let _one = targets.collecting.lock();
+    match store.take_retired_subfiles() {
+        Ok(retired) => {
+            let mut leftovers = targets.leftovers.lock();
+            for subfile in retired {
+                let ost = subfile.row().ost_name.clone();
+                leftovers.entry(ost).or_default().push(subfile);
+            }
         }
-    };
-    let waiting = std::mem::take(&mut *targets.leftovers.lock());
-    let provider = targets.fleet.provider();
-    for subfile in waiting.into_iter().chain(retired) {
-        let row = subfile.row();
-        let ost = Ost {
-            index: row.ost,
-            name: row.ost_name.clone(),
-        };
-        if !targets.fleet.is_usable(ost.index) {
-            targets.leftovers.lock().push(subfile);
-            continue;
-        }
-        if let Err(error) = provider.remove(&ost, &row.name) {
-            tracing::warn!("{error}; it is tried again");
-            targets.leftovers.lock().push(subfile);
-        }
+        Err(error) => tracing::warn!(%error, "subfiles that nobody needs stay for now"),
     }
 }
 
-/// Removes what earlier daemons of this store left on `ost`. `before` is a number that no subfile
-/// of theirs has reached.
-pub(crate) fn remove_orphans(store: &Store, targets: &Targets, ost: &Ost, before: u32) {
+/// OSTs that something is to be removed from and nobody is at it. Each is the caller's until it
+/// was given to [`remove_retired`].
+pub(crate) fn osts_to_clear(targets: &Targets) -> Vec<String> {
+    let leftovers = targets.leftovers.lock();
+    let mut removing = targets.removing.lock();
+    let waiting = leftovers.iter().filter(|(_, files)| !files.is_empty());
+    waiting
+        .map(|(ost, _)| ost.clone())
+        .filter(|ost| removing.insert(ost.clone()))
+        .collect()
+}
+
+/// Removes retired subfiles from one OST. May wait for it.
+pub(crate) fn remove_retired(targets: &Targets, name: &str) {
+    let files = targets.leftovers.lock().remove(name).unwrap_or_default();
+    for subfile in files {
+        let row = subfile.row();
+        let ost = targets.ost_of(row);
+        let usable = ost.filter(|ost| targets.fleet.is_usable(ost.index));
+        let removed = usable.is_some_and(|ost| {
+            let flight = targets.fleet.begin(ost.index, 0);
+            match targets.fleet.provider().remove(&ost, &row.name) {
+                Ok(()) => {
+                    flight.done();
+                    true
+                }
+                Err(error) => {
+                    tracing::warn!("{error}; it is tried again");
+                    flight.failed(&error);
+                    false
+                }
+            }
+        });
+        if !removed {
+            let mut leftovers = targets.leftovers.lock();
+            leftovers.entry(name.to_owned()).or_default().push(subfile);
+        }
+    }
+    targets.removing.lock().remove(name);
+    targets.removed.notify_all();
+}
+
+/// Removes all that is collected, and waits for those who are at it.
+pub(crate) fn clear_all(targets: &Targets) {
+    for ost in osts_to_clear(targets) {
+        remove_retired(targets, &ost);
+    }
+    let mut removing = targets.removing.lock();
+    while !removing.is_empty() {
+        targets.removed.wait(&mut removing);
+    }
+}
+
+/// Removes what earlier daemons of this store left on `ost`.
+pub(crate) fn remove_orphans(store: &Store, targets: &Targets, ost: &Ost) {
     let provider = targets.fleet.provider();
     let names = match provider.list(ost) {
         Ok(names) => names,
@@ -174,14 +246,9 @@ pub(crate) fn remove_orphans(store: &Store, targets: &Targets, ost: &Ost, before
             return;
         }
     };
-    let prefix = store.subfile_prefix();
-    let known = store.subfiles();
+    let (prefix, run) = (store.subfile_prefix(), store.subfile_run());
     for name in names {
-        let no = name
-            .strip_prefix(&prefix)
-            .and_then(|no| u32::from_str_radix(no, 16).ok());
-        let is_known = || known.iter().any(|s| s.row().name == name);
-        if no.is_none_or(|no| no >= before) || is_known() {
+        if !name.starts_with(&prefix) || name.starts_with(&run) || targets.known.contains(&name) {
             continue;
         }
         match provider.remove(ost, &name) {

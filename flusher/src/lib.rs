@@ -224,8 +224,9 @@ impl Flusher {
         let removing = std::thread::Builder::new()
             .name("forebay-subfiles".into())
             .spawn(move || {
-                housekeeping::remove_retired(&store, &targets);
+                housekeeping::collect_retired(&store, &targets);
                 drop(store);
+                housekeeping::clear_all(&targets);
                 if done.send(()).is_err() {
                     tracing::debug!("subfiles were removed late");
                 }
@@ -393,7 +394,7 @@ fn hangs(shared: &Shared, file: &File) -> Option<StickyError> {
     Some(StickyError {
         errno: libc::ETIMEDOUT,
         message: format!(
-            "draining {}: the canonical file has not answered for {} s; the data is safe where it is, and the drain goes on when the file system answers",
+            "draining {}: the canonical file, or a target that has data of it, has not answered for {} s; the data is safe where it is, and the drain goes on when the file system answers",
             trouble::name_of(file),
             since.elapsed().as_secs()
         ),

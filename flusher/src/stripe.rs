@@ -29,6 +29,8 @@ const ALIGN: usize = 4096;
 pub(crate) enum Problem {
     /// The log's bytes are damaged: trying again cannot help.
     Damaged(StoreError),
+    /// The OST of a subfile did not answer.
+    Away(StoreError),
     /// The store did not answer.
     Store(StoreError),
     /// A truncate came between trimming the canonical file and looking at the stripe.
@@ -47,6 +49,7 @@ impl From<StoreError> for Problem {
             StoreError::Checksum { .. } | StoreError::SubfileChecksum { .. } => {
                 Problem::Damaged(error)
             }
+            StoreError::SubfileIo { .. } | StoreError::Vanished { .. } => Problem::Away(error),
             StoreError::TrimPending => Problem::TrimPending,
             other => Problem::Store(other),
         }

@@ -13,6 +13,8 @@ pub(crate) struct Trouble {
     pub message: String,
     /// The log's bytes are bad: the rest of the file is not concerned, and trying again is idle.
     pub damaged: bool,
+    /// The rest of the file is not concerned: an OST that has these bytes does not answer.
+    pub away: bool,
 }
 
 /// For the canonical file as a whole.
@@ -23,6 +25,7 @@ pub(crate) fn canonical(name: &str, op: &str, source: &io::Error) -> Trouble {
             "draining {name}: {op} the canonical file failed: {source}; the data stays in the store and is tried again"
         ),
         damaged: false,
+        away: false,
     }
 }
 
@@ -35,6 +38,7 @@ pub(crate) fn stripe(name: &str, range: ByteRange, problem: Problem) -> Trouble 
                 "draining {name} bytes {range}: {op} the canonical file failed: {source}; the data stays in the store and is tried again"
             ),
             damaged: false,
+            away: false,
         },
         Problem::Damaged(e) => Trouble {
             errno: libc::EIO,
@@ -42,6 +46,15 @@ pub(crate) fn stripe(name: &str, range: ByteRange, problem: Problem) -> Trouble 
                 "draining {name} bytes {range}: {e}; these bytes are not drained, the rest of the file is"
             ),
             damaged: true,
+            away: false,
+        },
+        Problem::Away(e) => Trouble {
+            errno: e.raw_os_error().unwrap_or(libc::EIO),
+            message: format!(
+                "draining {name}: {e}; these bytes are drained when the target has them again, the rest of the file is"
+            ),
+            damaged: false,
+            away: true,
         },
         Problem::Store(e) => store(name, "reading the log of", e),
         Problem::TrimPending => store(name, "truncating", StoreError::TrimPending),
@@ -55,6 +68,7 @@ pub(crate) fn store(name: &str, op: &str, error: StoreError) -> Trouble {
             error,
             StoreError::Checksum { .. } | StoreError::SubfileChecksum { .. }
         ),
+        away: false,
         message: format!("draining {name}: {op} the file failed: {error}"),
     }
 }

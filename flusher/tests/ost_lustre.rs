@@ -167,3 +167,14 @@ fn a_slow_ost_is_cut_off_when_most_are_done() {
         }
     }
 }
+
+/// Where no OSTs are chosen the file gets the layout of its directory, and takes bytes.
+#[test]
+fn a_canonical_file_without_chosen_osts_is_placed_by_default() {
+    let pfs = Pfs::new(quick(4).stripe("1M", 3));
+    let lustre = pfs.lustre();
+    let file = canonical(&pfs, "f", lustre.create_flags());
+    assert!(lustre.stripe(file.as_fd(), &[], 1 << 20).expect("place"));
+    assert_eq!(layout(&pfs.mount().join("f")).osts().len(), 3);
+    file.write_all_at(&[1; 100], 0).expect("write");
+}

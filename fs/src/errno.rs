@@ -105,6 +105,7 @@ fn store_errno(e: &StoreError) -> i32 {
         | StoreError::Failed { .. }
         | StoreError::Checksum { .. }
         | StoreError::SubfileChecksum { .. }
+        | StoreError::SubfileIo { .. }
         | StoreError::Vanished { .. }
         | StoreError::Index(_)
         | StoreError::Unusable(_) => libc::EIO,

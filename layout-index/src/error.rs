@@ -50,6 +50,16 @@ pub enum StoreError {
         subfile: String,
         ost: String,
     },
+    /// A subfile's OST did not answer as it should.
+    #[error("file {file} bytes {range}: {op} subfile {subfile} on OST {ost}: {source}")]
+    SubfileIo {
+        file: FileId,
+        range: ByteRange,
+        op: &'static str,
+        subfile: String,
+        ost: String,
+        source: io::Error,
+    },
     /// A subfile is not there (any more): plan the read again.
     #[error("file {file} bytes {range}: subfile {subfile} is not on OST {ost} any more")]
     Vanished {
@@ -78,7 +88,9 @@ impl StoreError {
     /// The operating system's number, where there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            StoreError::Io { source, .. } => source.raw_os_error(),
+            StoreError::Io { source, .. } | StoreError::SubfileIo { source, .. } => {
+                source.raw_os_error()
+            }
             _ => None,
         }
     }

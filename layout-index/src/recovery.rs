@@ -232,6 +232,13 @@ impl Replay<'_> {
         if record.kind == Kind::Synced {
             return Ok(());
         }
+        if record.kind == Kind::Subfile {
+            return self.find_subfile(segment, &record);
+        }
+        if let Some(no) = subfile_no(&record) {
+            // Also of lives that have ended: numbers are not used twice.
+            shared.subfiles.next.fetch_max(no + 1, Ordering::Relaxed);
+        }
         // A file that nobody introduced had its end of life in the index already.
         let Some(file) = self.files.get(&record.file).cloned() else {
             return Ok(());
@@ -247,10 +254,6 @@ impl Replay<'_> {
                     upto: Seq(record.arg),
                 })
                 .map(|_| ());
-        }
-        if record.kind == Kind::Subfile {
-            self.find_subfile(segment, &record, &file)?;
-            return Ok(());
         }
         let mut inner = file.inner();
         let Some(life) = &mut inner.life else {
@@ -274,6 +277,11 @@ impl Replay<'_> {
                 self.files.remove(&record.file);
                 drop(pin);
             }
+            // A power failure may take the record that names the subfile and leave this one. Then
+            // the log still has the bytes: it was not synced since.
+            Kind::Subfiled if !life.has_subfile(record.sub.unit.subfile) => {
+                self.report.torn += 1;
+            }
             Kind::Subfiled => life.put(shared, record.offset, record.sub_extent(), None),
             Kind::SubfileGone => life.drop_subfile(shared, record.arg as u32),
             Kind::Intro | Kind::Drained | Kind::Synced | Kind::Subfile => {}
@@ -281,14 +289,21 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn find_subfile(&mut self, segment: &Segment, record: &Record, file: &File) -> Result<()> {
-        match payload_of::<SubfileRow>(segment, record)? {
-            Ok(row) => file.found_subfile(row),
-            Err(why) => self.report.damaged.push(format!(
+    fn find_subfile(&mut self, segment: &Segment, record: &Record) -> Result<()> {
+        match (payload_of::<SubfileRow>(segment, record)?, self.files.get(&record.file)) {
+            (Ok(row), file) => {
+                let next = &self.shared.subfiles.next;
+                next.fetch_max(row.no + 1, Ordering::Relaxed);
+                if let Some(file) = file {
+                    file.found_subfile(row);
+                }
+            }
+            (Err(why), Some(file)) => self.report.damaged.push(format!(
                 "segment {}: a subfile of file {} is unreadable ({why}); what is only in it cannot be read",
                 segment.id,
                 file.id()
             )),
+            (Err(_), None) => {}
         }
         Ok(())
     }
@@ -319,6 +334,14 @@ impl Replay<'_> {
         file.install(Life::new(record.file, row, tally));
         self.files.insert(record.file, file);
         Ok(())
+    }
+}
+
+fn subfile_no(record: &Record) -> Option<u32> {
+    match record.kind {
+        Kind::Subfiled => Some(record.sub.unit.subfile),
+        Kind::SubfileGone => Some(record.arg as u32),
+        _ => None,
     }
 }
 

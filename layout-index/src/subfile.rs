@@ -55,6 +55,9 @@ pub struct Subfile {
     open: Mutex<Option<Arc<dyn DiskFile>>>,
     /// Where the next unit goes.
     tail: Mutex<Option<u64>>,
+    /// Syncs that failed. The kernel tells of lost pages once, so such a failure concerns
+    /// everything that was written before it, whoever wrote it.
+    failed_syncs: AtomicU64,
 }
 
 impl Subfile {
@@ -64,6 +67,7 @@ impl Subfile {
             live: AtomicU64::new(0),
             open: Mutex::default(),
             tail: Mutex::default(),
+            failed_syncs: AtomicU64::new(0),
         }
     }
 
@@ -93,11 +97,23 @@ impl Subfile {
         self.tail.lock().unwrap_or(0)
     }
 
-    /// Large, and most of it was replaced or drained: another one should be begun, so that this
-    /// one can go when the rest of it is drained.
-    pub fn is_mostly_waste(&self) -> bool {
+    /// Another one should be begun: a sync of this one failed, or it is large and most of it was
+    /// replaced or drained, so that it can go when the rest is.
+    pub fn is_spent(&self) -> bool {
         let tail = self.tail();
-        tail >= WASTE && self.live() < tail / 2
+        self.failed_syncs() > 0 || tail >= WASTE && self.live() < tail / 2
+    }
+
+    pub fn failed_syncs(&self) -> u64 {
+        self.failed_syncs.load(Ordering::Acquire)
+    }
+
+    /// Syncs `file`, which is this one. What was written when [`Subfile::failed_syncs`] was another
+    /// number is not known to be there, also if this succeeds.
+    pub fn sync(&self, file: &dyn DiskFile) -> io::Result<()> {
+        file.sync().inspect_err(|_| {
+            self.failed_syncs.fetch_add(1, Ordering::AcqRel);
+        })
     }
 
     pub(crate) fn add_live(&self, bytes: u64) {
@@ -116,6 +132,22 @@ impl Subfile {
         }
         let file = subfiles.open(&self.row)?;
         Ok(self.open.lock().get_or_insert(file).clone())
+    }
+
+    /// What was open is of no use any more (its mount died, say): the next one opens it anew. True
+    /// when that is worth trying.
+    pub fn reopen_after(&self, error: &io::Error, file: &Arc<dyn DiskFile>) -> bool {
+        let dead = matches!(
+            error.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ESTALE | libc::ENODEV)
+        );
+        if dead {
+            let mut open = self.open.lock();
+            if open.as_ref().is_some_and(|open| Arc::ptr_eq(open, file)) {
+                *open = None;
+            }
+        }
+        dead
     }
 
     /// Room for `len` bytes at the end, for this caller alone. `None` when it is full. What an

@@ -148,7 +148,7 @@ pub struct Keys {
     /// auto (when another node writes the same file), always, never [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub subfiles: Option<Subfiles>,
-    /// Targets that the subfiles of one file are dealt over [default: all that the probe chose]
+    /// Targets that this node's subfiles are dealt over [default: all that the probe chose]
     #[arg(long, value_name = "N")]
     pub subfile_width: Option<usize>,
     /// Measure the targets, and use the fastest only; off uses all of them alike [default: on]

@@ -72,6 +72,8 @@ struct Job {
     bytes: u64,
     synced: Instant,
     damaged: Option<Trouble>,
+    /// Bytes that an OST has and does not give.
+    away: Option<Trouble>,
 }
 
 pub(super) async fn attempt(
@@ -117,14 +119,18 @@ pub(super) async fn attempt(
         bytes: 0,
         synced: Instant::now(),
         damaged: None,
+        away: None,
     };
     job.trim().await?;
     job.pass(Scope::FullStripes).await?;
     if scope == Scope::Everything {
         job.pass(Scope::Everything).await?;
-        if job.damaged.is_none() && job.finish().await? {
+        if job.damaged.is_none() && job.away.is_none() && job.finish().await? {
             return Ok(Attempt::Clean);
         }
+    }
+    if let Some(trouble) = job.away {
+        return Err(Halt::Trouble(trouble));
     }
     Ok(match job.damaged {
         Some(trouble) => Attempt::Damaged(trouble),
@@ -257,6 +263,10 @@ impl Job {
                 Ok(())
             }
             Ok(Ok(None)) => Ok(()),
+            Ok(Err(trouble)) if trouble.away => {
+                self.away.get_or_insert(trouble);
+                Ok(())
+            }
             Ok(Err(trouble)) if trouble.damaged => {
                 self.damaged.get_or_insert(trouble);
                 Ok(())
@@ -315,6 +325,10 @@ fn move_stripe(
 ) -> Result<Option<Written>, Trouble> {
     let verify = shared.settings.read().verify;
     for _ in 0..TRIMS {
+        // Its last name may have gone since the job began.
+        if file.is_unlinked() {
+            return Ok(None);
+        }
         let guard = file.lock_canonical(range);
         let moved = file
             .snapshot(&guard)

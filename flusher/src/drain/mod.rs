@@ -94,21 +94,22 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         pulse.clone(),
     );
     let mut second = tokio::spawn(second);
+    // The log must not wait for a slow canonical file. One at a time, and none beyond this job.
+    let mut first = None;
     let patience = shared.patience();
-    loop {
+    let outcome = loop {
         tokio::select! {
             ended = &mut second => {
                 let ended = joined(ended).unwrap_or(Err(Halt::Stopping));
-                let outcome = outcome(&file, scope, ended);
-                tidy(&shared, &file, outcome).await;
-                return outcome;
+                break outcome(&file, scope, ended);
             }
             () = tokio::time::sleep(LOOK) => {}
         }
         if pulse.silent_for(patience).is_some() {
             pulse.give_permits_back();
             shared.stuck.add(file.id(), pulse.clone());
-            tracing::warn!(file = %file.id(), name = %name, "the canonical file has not answered for {patience:?}; the drain of it goes on when it does");
+            tracing::warn!(file = %file.id(), name = %name, "the canonical file, or a target that has data of it, has not answered for {patience:?}; the drain of it goes on when it does");
+            let (shared, file) = (shared.clone(), file.clone());
             tokio::spawn(async move {
                 let ended = joined(second.await).unwrap_or(Err(Halt::Stopping));
                 let outcome = outcome(&file, scope, ended);
@@ -116,15 +117,33 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
                 shared.stuck.remove(file.id());
                 shared.wake(file.id());
             });
-            return Outcome::Failed;
+            break Outcome::Failed;
         }
-        // The log must not wait for a slow canonical file.
         if moved == Moved::Out
-            && let Err(halt) = subfiles::move_out(&shared, &file, &name, scope).await
+            && first
+                .as_ref()
+                .is_none_or(tokio::task::JoinHandle::is_finished)
         {
-            tracing::debug!(file = %file.id(), stopping = matches!(halt, Halt::Stopping), "the log is left to the next job");
+            let (shared, file, name) = (shared.clone(), file.clone(), name.clone());
+            first = Some(tokio::spawn(async move {
+                if subfiles::move_out(&shared, &file, &name, scope)
+                    .await
+                    .is_err()
+                {
+                    tracing::debug!(file = %file.id(), "the log is left to the next job");
+                }
+            }));
         }
+    };
+    if let Some(first) = first
+        && let Err(error) = first.await
+    {
+        tracing::error!(file = %file.id(), %error, "moving to subfiles broke off");
     }
+    if !shared.stuck.contains(file.id()) {
+        tidy(&shared, &file, outcome).await;
+    }
+    outcome
 }
 
 /// Waits for a phase that was left to itself, as long as it lives.

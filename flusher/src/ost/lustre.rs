@@ -177,9 +177,12 @@ fn layout(file: BorrowedFd<'_>) -> io::Result<Option<Layout>> {
 fn stripe(file: BorrowedFd<'_>, osts: &[u32], unit: u64) -> io::Result<bool> {
     let stripe_size = u32::try_from(unit)
         .map_err(|_| io::Error::other(format!("a stripe of {unit} bytes is too large")))?;
-    let wish = Placement::Osts {
-        stripe_size,
-        osts: osts.to_vec(),
+    let wish = match osts {
+        [] => Placement::Default,
+        osts => Placement::Osts {
+            stripe_size,
+            osts: osts.to_vec(),
+        },
     };
     let wish = wish.encode().map_err(io::Error::other)?;
     let placed = match attribute::get(file) {
@@ -191,6 +194,9 @@ fn stripe(file: BorrowedFd<'_>, osts: &[u32], unit: u64) -> io::Result<bool> {
         return Ok(false);
     }
     attribute::set(file, &wish)?;
+    if osts.is_empty() {
+        return Ok(true);
+    }
     // Another client may have been faster: then it has that client's layout.
     Ok(layout(file)?.is_some_and(|got| got.osts() == osts && got.stripe_size == stripe_size))
 }

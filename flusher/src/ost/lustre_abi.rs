@@ -102,6 +102,8 @@ pub enum Error {
 /// Where a new file shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
+    /// As the directory or the file system has it.
+    Default,
     /// One stripe on this OST: a subfile.
     OneOst { ost: u16, stripe_size: u32 },
     /// So many stripes, on OSTs of the file system's choice.
@@ -118,6 +120,7 @@ impl Placement {
     /// What [`LL_IOC_LOV_SETSTRIPE`] and [`XATTR_LUSTRE_LOV`] take.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         match self {
+            Placement::Default => Ok(fields(LOV_USER_MAGIC_V1, 0, 0, LOV_OFFSET_DEFAULT)),
             Placement::OneOst { ost, stripe_size } => {
                 if *ost >= LOV_ALL_STRIPES_WIDE {
                     return Err(Error::BadOst((*ost).into()));
@@ -166,13 +169,7 @@ fn header(
         .ok()
         .filter(|count| (1..=LOV_MAX_STRIPE_COUNT).contains(count) || *count == LOV_ALL_STRIPES)
         .ok_or(Error::BadStripeCount(stripe_count))?;
-    let mut out = Vec::with_capacity(HEADER_V3);
-    out.extend(magic.to_le_bytes());
-    out.extend(LOV_PATTERN_RAID0.to_le_bytes());
-    out.extend([0; 16]);
-    out.extend(stripe_size.to_le_bytes());
-    out.extend(count.to_le_bytes());
-    out.extend(start.to_le_bytes());
+    let mut out = fields(magic, stripe_size, count, start);
     if let Some(pool) = pool {
         if pool.len() > LOV_MAXPOOLNAME || pool.contains('\0') {
             return Err(Error::BadPool);
@@ -182,6 +179,18 @@ fn header(
         out.extend(name);
     }
     Ok(out)
+}
+
+/// Zeros for size and count mean: as by default.
+fn fields(magic: u32, stripe_size: u32, count: u16, start: u16) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_V3);
+    out.extend(magic.to_le_bytes());
+    out.extend(LOV_PATTERN_RAID0.to_le_bytes());
+    out.extend([0; 16]);
+    out.extend(stripe_size.to_le_bytes());
+    out.extend(count.to_le_bytes());
+    out.extend(start.to_le_bytes());
+    out
 }
 
 /// One object of a file, on one OST.

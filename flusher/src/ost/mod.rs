@@ -31,7 +31,7 @@ pub use error::OstError;
 pub use fleet::{Fleet, FleetStatus, InFlight, OstState, OstStatus};
 pub use lustre::Lustre;
 pub use moosefs::MooseFs;
-pub(crate) use place::{beneath, entries};
+pub(crate) use place::{Place, beneath, entries};
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
 pub use settings::{Kind, OstSettings};
@@ -81,7 +81,8 @@ pub trait Provider: Send + Sync + Debug {
     }
 
     /// Spreads `file`, a canonical file that has no bytes yet, over `osts` in units of `unit`
-    /// bytes. False where the file system has no such call or the file its place already: the
+    /// bytes; without OSTs, wherever the file system likes. A file that was made with
+    /// [`Provider::create_flags`] takes no bytes through the same descriptor before this. False where the file system has no such call or the file its place already: the
     /// file is as good as any then, only not where it was wished.
     fn stripe(&self, _file: BorrowedFd<'_>, _osts: &[Ost], _unit: u64) -> Result<bool, OstError> {
         Ok(false)

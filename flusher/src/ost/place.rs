@@ -23,13 +23,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const STEPS: [&str; 2] = [".forebay", "subfiles"];
+const TOP: &str = ".forebay";
+const SUBFILES: &str = "subfiles";
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
 #[derive(Debug)]
 pub struct Place<'a> {
     top: BorrowedFd<'a>,
-    own: Option<String>,
+    /// Below `.forebay`.
+    steps: Vec<String>,
 }
 
 /// A directory on the way, with what decides whether files are safe in it.
@@ -41,24 +43,41 @@ struct Step {
 
 impl<'a> Place<'a> {
     pub fn new(top: BorrowedFd<'a>) -> Place<'a> {
-        Place { top, own: None }
+        Place::at(top, [SUBFILES])
     }
 
     /// In a directory of the OST's own.
     pub fn with_own(top: BorrowedFd<'a>, own: impl ToString) -> Place<'a> {
+        Place::at(top, [SUBFILES, &own.to_string()])
+    }
+
+    /// Anywhere below `.forebay`.
+    pub fn at<'s>(top: BorrowedFd<'a>, steps: impl IntoIterator<Item = &'s str>) -> Place<'a> {
         Place {
             top,
-            own: Some(own.to_string()),
+            steps: steps.into_iter().map(str::to_owned).collect(),
         }
     }
 
     fn steps(&self) -> impl Iterator<Item = &str> {
-        STEPS.into_iter().chain(self.own.as_deref())
+        std::iter::once(TOP).chain(self.steps.iter().map(String::as_str))
     }
 
-    /// A new file of mode 0600, open for reading and writing. Directories that are missing are
-    /// made.
+    /// A new file of mode 0600, open for reading and writing, whose name is durable. Directories
+    /// that are missing are made.
     pub fn create(&self, name: &str, flags: i32) -> io::Result<File> {
+        let (file, dir) = self.make(name, flags)?;
+        // A file that is synced and has no name after a power failure would be lost all the same.
+        if let Err(e) = sync(dir.as_fd()) {
+            drop(file);
+            remove_from(dir.as_fd(), name)?;
+            return Err(e);
+        }
+        Ok(file)
+    }
+
+    /// The same, with a name that a power failure may take; and its directory.
+    pub fn make(&self, name: &str, flags: i32) -> io::Result<(File, OwnedFd)> {
         let name = component(name)?;
         let mut dir: Option<OwnedFd> = None;
         let mut passed = Vec::new();
@@ -100,14 +119,12 @@ impl<'a> Place<'a> {
                 return Err(e.into());
             }
         };
-        // A file that is synced and has no name after a power failure would be lost all the same.
-        let lasts = check_owner(&file, &passed).and_then(|()| sync(dir));
-        if let Err(e) = lasts {
+        if let Err(e) = check_owner(&file, &passed) {
             drop(file);
             remove_from(dir, name)?;
             return Err(e);
         }
-        Ok(file)
+        Ok((file, dir.try_clone_to_owned()?))
     }
 
     /// Opens a regular file with one name for reading and writing. ENOENT where it is not there.
@@ -134,7 +151,7 @@ impl<'a> Place<'a> {
     }
 
     /// `None` where no file was made yet.
-    fn find(&self) -> io::Result<Option<OwnedFd>> {
+    pub fn find(&self) -> io::Result<Option<OwnedFd>> {
         let mut dir = self.top.try_clone_to_owned()?;
         for step in self.steps() {
             match step_down(dir.as_fd(), step)? {

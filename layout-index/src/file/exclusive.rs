@@ -60,6 +60,13 @@ impl File {
         Held { file: self, ticket }
     }
 
+    /// The same, if nobody has it.
+    pub(crate) fn try_hold_range(&self, range: ByteRange) -> Option<Held<'_>> {
+        let floor = self.shared.log.next_seq();
+        let ticket = self.inner().active.try_hold(range, floor)?;
+        Some(Held { file: self, ticket })
+    }
+
     /// The last name is gone: recovery drops the data, the drain leaves it alone. Reads and
     /// writes through open handles go on.
     pub fn mark_unlinked(&self) -> Result<()> {

@@ -127,11 +127,15 @@ impl Life {
     }
 
     pub fn add_subfile(&mut self, shared: &Shared, subfile: Arc<Subfile>) {
-        if self.row.subfiles.iter().all(|row| row.no != subfile.no()) {
+        if !self.has_subfile(subfile.no()) {
             self.row.subfiles.push(subfile.row().clone());
         }
         shared.subfiles.add(subfile);
         self.changed();
+    }
+
+    pub fn has_subfile(&self, no: u32) -> bool {
+        self.row.subfiles.iter().any(|row| row.no == no)
     }
 
     /// Nothing refers to the subfile any more.

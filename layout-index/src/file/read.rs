@@ -10,7 +10,7 @@ use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
 use crate::extent::{BLOCK, Extent, ExtentMap, Place, SubUnit, Unit};
 use crate::log::segment::Segment;
-use crate::subfile::Subfile;
+use crate::subfile::{Subfile, Subfiles};
 use crate::types::{ByteRange, FileNo, Seq};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -291,50 +291,69 @@ impl File {
     }
 
     fn read_subfile(&self, range: ByteRange, piece: &SubfilePiece, out: &mut [u8]) -> Result<()> {
-        let row = piece.subfile.row();
-        let failed = |op: &'static str, source: std::io::Error| match source.raw_os_error() {
-            Some(libc::ENOENT | libc::ESTALE) => StoreError::Vanished {
-                file: self.id,
-                range,
-                subfile: row.name.clone(),
-                ost: row.ost_name.clone(),
-            },
-            _ => StoreError::io(op, format!("{} on OST {}", row.name, row.ost_name), source),
-        };
         let opener = self.shared.subfiles.opener.read().clone();
         let opener = opener.ok_or_else(|| {
             StoreError::Unusable(format!(
                 "file {} bytes {range} are in a subfile on OST {}, and no targets are known here; mount with the same --ost as before",
-                self.id, row.ost_name
+                self.id, piece.subfile.row().ost_name
             ))
         })?;
-        let file = piece
-            .subfile
-            .file(&*opener)
-            .map_err(|e| failed("open", e))?;
-        let at = u64::from(piece.unit.block) * BLOCK;
-        let damaged = || StoreError::SubfileChecksum {
-            file: self.id,
-            range,
-            subfile: row.name.clone(),
-            ost: row.ost_name.clone(),
-        };
         let whole = piece.skip == 0 && out.len() == piece.unit.len as usize;
         if whole {
-            let n = file.read_at(out, at).map_err(|e| failed("read", e))?;
-            let good = n == out.len() && checksum::crc32c(out) == piece.unit.crc;
-            return if good { Ok(()) } else { Err(damaged()) };
+            return self.read_subunit(range, piece, &*opener, out);
         }
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.resize(piece.unit.len as usize, 0);
-            let n = file.read_at(scratch, at).map_err(|e| failed("read", e))?;
-            if n != scratch.len() || checksum::crc32c(scratch) != piece.unit.crc {
-                return Err(damaged());
-            }
+            self.read_subunit(range, piece, &*opener, scratch)?;
             let skip = piece.skip as usize;
-            let part = scratch.get(skip..skip + out.len()).ok_or_else(damaged)?;
-            out.copy_from_slice(part);
+            out.copy_from_slice(&scratch[skip..skip + out.len()]);
             Ok(())
+        })
+    }
+
+    /// Reads a whole unit and checks it. A subfile whose mount died and came back is opened again.
+    fn read_subunit(
+        &self,
+        range: ByteRange,
+        piece: &SubfilePiece,
+        opener: &dyn Subfiles,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let row = piece.subfile.row();
+        let (subfile, ost) = (row.name.clone(), row.ost_name.clone());
+        let file = self.id;
+        let failed = |op: &'static str, source: std::io::Error| match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESTALE) => StoreError::Vanished {
+                file,
+                range,
+                subfile: subfile.clone(),
+                ost: ost.clone(),
+            },
+            _ => StoreError::SubfileIo {
+                file,
+                range,
+                op,
+                subfile: subfile.clone(),
+                ost: ost.clone(),
+                source,
+            },
+        };
+        let open = || piece.subfile.file(opener).map_err(|e| failed("opening", e));
+        let at = u64::from(piece.unit.block) * BLOCK;
+        let disk = open()?;
+        let read = match disk.read_at(out, at) {
+            Err(e) if piece.subfile.reopen_after(&e, &disk) => open()?.read_at(out, at),
+            other => other,
+        };
+        let n = read.map_err(|e| failed("reading", e))?;
+        if n == out.len() && checksum::crc32c(out) == piece.unit.crc {
+            return Ok(());
+        }
+        Err(StoreError::SubfileChecksum {
+            file,
+            range,
+            subfile,
+            ost,
         })
     }
 

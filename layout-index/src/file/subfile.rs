@@ -5,7 +5,7 @@
 //! everything else: bytes that were overwritten, truncated or punched while they were on their way
 //! are left out when the move is recorded, under a hold of their range.
 
-use super::{DirtyStripe, File, Snapshot};
+use super::{DirtyStripe, File, Life, Snapshot};
 use crate::error::{Result, StoreError};
 use crate::extent::{Extent, Place, SubUnit};
 use crate::index::SubfileRow;
@@ -73,8 +73,8 @@ impl File {
     pub fn add_subfile(&self, subfile: Arc<Subfile>) -> Result<()> {
         let data = serde_json::to_vec(subfile.row())
             .map_err(|e| StoreError::Unusable(format!("subfile of file {}: {e}", self.id)))?;
-        // The life cannot end between the record and memory, nor a checkpoint pass.
-        let held = self.hold_range(ByteRange { start: 0, end: 0 });
+        // No checkpoint counts the record as done before memory says so too.
+        let _floor = self.hold_range(ByteRange { start: 0, end: 0 });
         let no = self.life_no().ok_or(StoreError::Clean)?;
         let write = Write {
             kind: Kind::Subfile,
@@ -84,11 +84,14 @@ impl File {
             time: Timestamp::now(),
         };
         self.shared.log.append(no.0, write, |_, _| {})?;
-        if let Some(life) = &mut self.inner().life {
-            life.add_subfile(&self.shared, subfile);
+        // The life may have ended since, and another begun: the record is of no other.
+        match self.inner().life.as_mut().filter(|life| life.no == no) {
+            Some(life) => {
+                life.add_subfile(&self.shared, subfile);
+                Ok(())
+            }
+            None => Err(StoreError::Clean),
         }
-        drop(held);
-        Ok(())
     }
 
     /// The subfiles were written and **synced**: the log's copy of these bytes is not needed any
@@ -104,7 +107,10 @@ impl File {
     }
 
     fn subfiled_one(&self, part: &Subfiled) -> Result<u64> {
-        let _held = self.hold_range(part.range);
+        // Who has the range may wait for a file system that hangs: the bytes stay in the log then.
+        let Some(_held) = self.try_hold_range(part.range) else {
+            return Ok(0);
+        };
         let visible = match self.visible(part.range) {
             Err(StoreError::Clean) => return Ok(0),
             other => other?,
@@ -117,8 +123,7 @@ impl File {
             let Some(life) = &mut inner.life else {
                 return Ok(moved);
             };
-            let rows = &life.row.subfiles;
-            if rows.iter().all(|row| row.no != part.unit.subfile) {
+            if !life.has_subfile(part.unit.subfile) {
                 return Ok(moved);
             }
             let record = Record {
@@ -143,11 +148,17 @@ impl File {
 
     /// Lets go of subfiles of this life that nothing refers to and that have grown to `size`. Bytes
     /// that are on their way to one of them stay in the log.
+    ///
+    /// What emptied it is durable before the record: replay would else drop a subfile that it
+    /// still finds extents of.
     pub fn retire_empty_subfiles(&self, size: u64) -> Result<()> {
         let of_no_use = |s: &&Arc<Subfile>| s.live() == 0 && s.tail() >= size;
         for subfile in self.subfiles().iter().filter(of_no_use) {
+            let tail = subfile.tail();
+            self.shared.log.sync()?;
             let mut inner = self.inner();
-            let Some(life) = inner.life.as_mut().filter(|_| subfile.live() == 0) else {
+            let unchanged = |_: &&mut Life| subfile.live() == 0 && subfile.tail() == tail;
+            let Some(life) = inner.life.as_mut().filter(unchanged) else {
                 continue;
             };
             self.shared.log.append_control(Record {

@@ -49,6 +49,8 @@ pub struct SubfileRow {
     pub ost_name: String,
     /// Its name on that OST.
     pub name: String,
+    /// Its owner: a file of that name that is somebody else's is not it.
+    pub uid: u32,
 }
 
 #[derive(Debug)]

@@ -166,6 +166,10 @@ impl Log {
     pub fn close(&self) {
         self.failure
             .get_or_init(|| ("closing".into(), "the store is closed".into()));
+        // Who had not seen that is done with its append when its lane is free.
+        for lane in &self.lanes {
+            drop(lane.lock());
+        }
     }
 
     pub fn segment(&self, id: u32) -> Option<Arc<Segment>> {

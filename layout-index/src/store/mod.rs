@@ -77,6 +77,8 @@ pub struct Store {
     node: String,
     backing: PathBuf,
     id: u64,
+    /// Of this opening of the store.
+    run: u32,
     lock: Mutex<Option<lock::Lock>>,
 }
 
@@ -115,6 +117,7 @@ impl Store {
             node: superblock.node,
             backing: superblock.backing,
             id: superblock.id,
+            run: random() as u32,
             lock: Mutex::new(Some(lock)),
         };
         Ok((Arc::new(store), report))
@@ -230,6 +233,11 @@ impl Store {
         format!("{:016x}-", self.id)
     }
 
+    /// What those begin with that were made since the store was opened.
+    pub fn subfile_run(&self) -> String {
+        format!("{}{:08x}-", self.subfile_prefix(), self.run)
+    }
+
     /// Everything acknowledged is durable when this returns.
     pub fn sync(&self) -> Result<()> {
         self.shared.log.sync()
@@ -261,6 +269,7 @@ impl Store {
             None => crate::maintain::checkpoint(&self.shared),
         };
         self.shared.log.close();
+        drop(self.shared.maintenance.merging.lock());
         self.lock.lock().take();
         result
     }

@@ -133,16 +133,23 @@ impl Placement for Striping {
 
     fn place(&self, file: BorrowedFd<'_>) {
         // Before the first probe is over nothing is known that the file system does not know.
-        if !self.fleet.wait_ready(Instant::now()) {
-            return;
-        }
-        let chosen = self.fleet.chosen();
-        if chosen.is_empty() {
-            return;
-        }
-        match self.fleet.provider().stripe(file, &chosen, self.unit) {
-            Ok(placed) => tracing::trace!(placed, osts = chosen.len(), "striped a new file"),
-            Err(error) => tracing::debug!("{error}; a new file is striped as by default"),
+        let ready = self.fleet.wait_ready(Instant::now());
+        let chosen = if ready {
+            self.fleet.chosen()
+        } else {
+            Vec::new()
+        };
+        let provider = self.fleet.provider();
+        let placed = match provider.stripe(file, &chosen, self.unit) {
+            // It must have some place before a byte goes through this descriptor.
+            Err(error) if !chosen.is_empty() => {
+                tracing::debug!("{error}; a new file is striped as by default");
+                provider.stripe(file, &[], self.unit)
+            }
+            other => other,
+        };
+        if let Err(error) = placed {
+            tracing::debug!("{error}");
         }
     }
 }

@@ -63,11 +63,14 @@ pub(super) async fn move_out(
     let Some(targets) = &shared.targets else {
         return Ok(Moved::Not);
     };
-    if !is_wanted(shared, targets, file, name).await? {
+    if shared.settings.read().subfiles == Subfiles::Never {
         return Ok(Moved::Not);
     }
     if file.in_log() == 0 {
         return Ok(Moved::Out);
+    }
+    if !is_wanted(shared, targets, file).await? {
+        return Ok(Moved::Not);
     }
     // The first data of all waits for the first probe, which has a deadline of its own.
     let fleet = targets.fleet.clone();
@@ -93,26 +96,20 @@ async fn is_wanted(
     shared: &Arc<Shared>,
     targets: &Arc<Targets>,
     file: &Arc<File>,
-    name: &str,
 ) -> Result<bool, Halt> {
-    let policy = shared.settings.read().subfiles;
-    match policy {
-        Subfiles::Never => Ok(false),
-        Subfiles::Always => Ok(true),
-        Subfiles::Auto => {
-            let (targets, id) = (targets.clone(), file.id());
-            let seen = tokio::task::spawn_blocking(move || targets.sharing.announce(id));
-            match timeout(shared.patience(), seen).await.map(joined) {
-                Ok(Ok(Ok(others))) => Ok(others),
-                Ok(Ok(Err(error))) => {
-                    tracing::warn!(name, %error, "who else writes the file cannot be seen; it goes straight to the file below");
-                    Ok(false)
-                }
-                Ok(Err(Stopping)) => Err(Halt::Stopping),
-                // The backing hangs: what can go to an OST should.
-                Err(_) => Ok(true),
-            }
-        }
+    if shared.settings.read().subfiles == Subfiles::Always {
+        return Ok(true);
+    }
+    if let Some(known) = targets.sharing.known(file.id()) {
+        return Ok(known);
+    }
+    let (targets, id) = (targets.clone(), file.id());
+    let seen = tokio::task::spawn_blocking(move || targets.sharing.announce(id));
+    match timeout(shared.patience(), seen).await.map(joined) {
+        Ok(Ok(others)) => Ok(others),
+        Ok(Err(Stopping)) => Err(Halt::Stopping),
+        // The backing hangs: what can go to an OST should.
+        Err(_) => Ok(true),
     }
 }
 
@@ -130,6 +127,8 @@ struct Placed {
     disk: Arc<dyn DiskFile>,
     units: Vec<Subfiled>,
     bytes: u64,
+    /// [`Subfile::failed_syncs`] before it was written.
+    failed_syncs: u64,
 }
 
 enum Step {
@@ -138,7 +137,8 @@ enum Step {
     Refused,
     /// It is not in the log any more.
     Superseded,
-    Recorded,
+    /// So many bytes have left the log.
+    Recorded(u64),
     /// An OST was lost between a write and its sync.
     Lost,
 }
@@ -164,9 +164,12 @@ impl Mover {
         file: &Arc<File>,
         name: &Arc<str>,
     ) -> Arc<Mover> {
-        let slot = |s: Arc<Subfile>| (s.row().ost, Arc::new(Mutex::new(Some(s))));
+        let slot = |s: Arc<Subfile>| {
+            let ost = targets.ost_of(s.row())?;
+            Some((ost.index, Arc::new(Mutex::new(Some(s)))))
+        };
         Arc::new(Mover {
-            slots: Mutex::new(file.subfiles().into_iter().map(slot).collect()),
+            slots: Mutex::new(file.subfiles().into_iter().filter_map(slot).collect()),
             shared: shared.clone(),
             targets: targets.clone(),
             file: file.clone(),
@@ -240,6 +243,8 @@ impl Mover {
                         return Ok(Step::Refused);
                     }
                 }
+                // No room to say that there is a subfile; what drains makes room.
+                Ok(Ok(Err(Refused::Store(StoreError::Full)))) => return Ok(Step::Refused),
                 Ok(Ok(Err(Refused::Store(e)))) => return Err(self.trouble("subfiling", e)),
                 Ok(Err(Stopping)) => return Err(Halt::Stopping),
                 Err(_) => fleet.tick(Instant::now()),
@@ -261,25 +266,33 @@ impl Mover {
         for (_, placed) in by_subfile {
             syncs.spawn(self.clone().record_one(placed));
         }
-        let mut step = Step::Recorded;
+        let (mut moved, mut lost) = (0, false);
         while let Some(synced) = syncs.join_next().await {
-            if let Step::Lost = joined(synced).map_err(Halt::from)?? {
-                step = Step::Lost;
+            match joined(synced).map_err(Halt::from)?? {
+                Step::Recorded(bytes) => moved += bytes,
+                _ => lost = true,
             }
         }
-        Ok(step)
+        Ok(if lost {
+            Step::Lost
+        } else {
+            Step::Recorded(moved)
+        })
     }
 
     async fn record_one(self: Arc<Self>, placed: Vec<Placed>) -> Result<Step, Halt> {
-        let Some(Placed { ost, disk, .. }) = placed.first() else {
-            return Ok(Step::Recorded);
+        let Some(Placed {
+            ost, disk, subfile, ..
+        }) = placed.first()
+        else {
+            return Ok(Step::Recorded(0));
         };
         let fleet = &self.targets.fleet;
         let flight = fleet.begin(ost.index, 0);
-        let (ost, disk) = (ost.clone(), disk.clone());
+        let (ost, disk, subfile) = (ost.clone(), disk.clone(), subfile.clone());
         let sync = tokio::task::spawn_blocking(move || {
-            let synced = disk
-                .sync()
+            let synced = subfile
+                .sync(&*disk)
                 .map_err(|e| OstError::new(&ost, "syncing a subfile", e));
             match &synced {
                 Ok(()) => flight.done(),
@@ -301,18 +314,22 @@ impl Mover {
         }
         let mover = self.clone();
         blocking(move || {
-            if mover.shared.abandoned.load(Ordering::Acquire) {
-                return Ok(());
-            }
+            let mut moved = 0;
             for one in &placed {
-                mover.file.subfiled(&one.units)?;
+                // Another's sync of the same file failed, and may have lost this one's pages.
+                if one.failed_syncs != one.subfile.failed_syncs() {
+                    return Ok(Step::Lost);
+                }
+                if mover.shared.abandoned.load(Ordering::Acquire) {
+                    break;
+                }
+                moved += mover.file.subfiled(&one.units)?;
                 mover.shared.meter.record(one.bytes, Instant::now());
             }
-            Ok(())
+            Ok(Step::Recorded(moved))
         })
         .await?
-        .map_err(|e| self.trouble("recording subfiles of", e))?;
-        Ok(Step::Recorded)
+        .map_err(|e| self.trouble("recording subfiles of", e))
     }
 }
 
@@ -378,12 +395,12 @@ impl Run {
         match step {
             Step::Placed(placed) => {
                 self.bytes += placed.bytes;
-                self.pass.bytes += placed.bytes;
                 self.placed.push(placed);
             }
+            Step::Recorded(bytes) => self.pass.bytes += bytes,
             Step::Lost => self.pass.lost = true,
             Step::Refused => self.pass.refused = true,
-            Step::Superseded | Step::Recorded => {}
+            Step::Superseded => {}
         }
     }
 

@@ -21,6 +21,7 @@ struct Appended {
     subfile: Arc<Subfile>,
     disk: Arc<dyn DiskFile>,
     at: u64,
+    failed_syncs: u64,
 }
 
 /// Why a batch did not get to an OST.
@@ -50,8 +51,13 @@ struct PlacedRun {
 }
 
 impl Layout {
-    fn add(&mut self, snapshot: Snapshot) {
+    /// Adds runs until there are `most` bytes: a run takes a block, however short it is. The rest
+    /// stays in the log for the next pass.
+    fn add(&mut self, snapshot: Snapshot, most: u64) {
         for run in Work::of(&snapshot.pieces).runs {
+            if self.len >= most {
+                return;
+            }
             self.runs.push(PlacedRun {
                 range: run.range,
                 upto: snapshot.upto,
@@ -66,11 +72,16 @@ impl Layout {
 impl Mover {
     /// One batch to one OST. `None`: nothing of it is in the log any more.
     pub fn write(&self, batch: &Batch, ost: &Ost) -> Result<Option<Placed>, Refused> {
+        // Its last name may have gone since the job began.
+        if self.file.is_unlinked() {
+            return Ok(None);
+        }
         let mut layout = Layout::default();
+        let most = 2 * self.shared.settings.read().stripe;
         for range in &batch.stripes {
             match self.file.log_snapshot(*range) {
                 Err(StoreError::Clean) => return Ok(None),
-                snapshot => layout.add(snapshot?),
+                snapshot => layout.add(snapshot?, most),
             }
         }
         let len = layout.len.next_multiple_of(ALIGN);
@@ -92,7 +103,12 @@ impl Mover {
                 Err(Refused::Ost(error)) => flight.failed(error),
                 Err(Refused::Store(_)) => drop(flight),
             }
-            let Appended { subfile, disk, at } = written?;
+            let Appended {
+                subfile,
+                disk,
+                at,
+                failed_syncs,
+            } = written?;
             let units = units.into_iter().map(|mut unit| {
                 unit.unit.subfile = subfile.no();
                 unit.unit.block += (at / BLOCK) as u32;
@@ -105,6 +121,7 @@ impl Mover {
                 units,
                 subfile,
                 disk,
+                failed_syncs,
             }))
         })
     }
@@ -152,7 +169,7 @@ impl Mover {
             let subfile = {
                 let mut slot = slot.lock();
                 match &*slot {
-                    Some(known) if !known.is_mostly_waste() => known.clone(),
+                    Some(known) if !known.is_spent() => known.clone(),
                     _ => {
                         let made = housekeeping::make(&self.shared, &self.targets, &self.file, ost)
                             .map_err(|e| match e {
@@ -173,9 +190,17 @@ impl Mover {
                 slot.lock().take();
                 continue;
             };
-            disk.write_at(&[IoSlice::new(bytes)], at)
-                .map_err(failed("writing to a subfile"))?;
-            return Ok(Appended { subfile, disk, at });
+            let failed_syncs = subfile.failed_syncs();
+            if let Err(e) = disk.write_at(&[IoSlice::new(bytes)], at) {
+                subfile.reopen_after(&e, &disk);
+                return Err(failed("writing to a subfile")(e));
+            }
+            return Ok(Appended {
+                subfile,
+                disk,
+                at,
+                failed_syncs,
+            });
         }
     }
 }

@@ -164,7 +164,8 @@ impl Rig {
             no,
             ost: 0,
             ost_name: "here".into(),
-            name: format!("{}{no}", self.store().subfile_prefix()),
+            name: format!("{}{no}", self.store().subfile_run()),
+            uid: 1,
         };
         let path = self.dir.path().join("subfiles").join(&row.name);
         let file = RealDisk.create(&path).unwrap();
