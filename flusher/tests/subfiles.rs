@@ -5,9 +5,10 @@
 //! is synced, log space only after the data is safe elsewhere), S9 (storage targets).
 
 use flusher::{Policy, Selection, Subfiles, Verdict};
-use layout_index::{ByteRange, Intro, Timestamp};
+use layout_index::{ByteRange, Intro, Store, Timestamp};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use subfile_rig::*;
 
@@ -250,18 +251,14 @@ fn orphans_are_removed_at_the_start_and_others_are_not() {
     flusher.drain(Selection::All);
     eventually("the log to be empty", || bench.store.totals().in_log == 0);
     let used = bench.subfiles();
-    // What a kill leaves, while the daemon itself goes on and is not looked at any more.
-    bench.store.sync().unwrap();
-    let killed = bench.dir.path().join("killed");
-    copy(&bench.dir.path().join("store-n0"), &killed.join("store-n0"));
-    let store = open_store_for(&killed, &bench.backing(), "n0");
+    let store = killed(&bench);
     assert_eq!(store.subfile_prefix(), bench.store.subfile_prefix());
 
     let place = bench.dir.path().join("ost0/.forebay/subfiles");
-    let orphan = place.join(format!("{}00000000", store.subfile_prefix()));
+    let orphan = place.join(format!("{}00000000-00000001", store.subfile_prefix()));
     let foreign = place.join("00000000deadbeef-00000001");
     let taken = |path: &Path| used.iter().any(|(_, used, _)| used == path);
-    assert!(!taken(&orphan), "numbers begin at 1");
+    assert!(!taken(&orphan), "no run has this number");
     for path in [&orphan, &foreign] {
         std::fs::write(path, b"x").unwrap();
     }
@@ -273,6 +270,113 @@ fn orphans_are_removed_at_the_start_and_others_are_not() {
     }
     assert!(read(&store.file(ID), model.len()) == model);
     bench.close_canonicals(false);
+}
+
+/// What a kill leaves, opened again, while the daemon itself goes on and is not looked at any more.
+fn killed(bench: &Bench) -> Arc<Store> {
+    bench.store.sync().unwrap();
+    let killed = bench.dir.path().join("killed");
+    copy(&bench.dir.path().join("store-n0"), &killed.join("store-n0"));
+    open_store_for(&killed, &bench.backing(), "n0")
+}
+
+/// A store whose data is all in subfiles, the canonical file still empty.
+fn all_in_subfiles(bench: &Bench) -> (Arc<Store>, Vec<u8>) {
+    let file = bench.file(ID);
+    let model = strided(&file);
+    bench.close_canonicals(true);
+    let (flusher, _) = bench.flusher(Subfiles::Always);
+    flusher.drain(Selection::All);
+    eventually("the log to be empty", || bench.store.totals().in_log == 0);
+    let store = killed(bench);
+    (store, model)
+}
+
+/// S9.4: a target that is away holds up what is on it, and is named; the rest of the file drains.
+#[test]
+fn a_target_that_is_away_holds_up_only_what_is_on_it() {
+    let bench = Bench::new(3);
+    let (store, model) = all_in_subfiles(&bench);
+    let (_, lost, _) = bench
+        .subfiles()
+        .into_iter()
+        .find(|(ost, ..)| *ost == 1)
+        .unwrap();
+    let aside = bench.dir.path().join("aside");
+    std::fs::rename(&lost, &aside).unwrap();
+    let later = Bench::over(&bench);
+    let (flusher, _) = later.flusher_of(&store, Subfiles::Never);
+    flusher.drain(Selection::All);
+    let file = store.file(ID);
+    eventually("the rest to drain", || {
+        let undrained = file.count_undrained().unwrap();
+        undrained > 0 && undrained <= std::fs::metadata(&aside).unwrap().len()
+    });
+    eventually("the error", || file.error().is_some());
+    let said = file.error().unwrap().message;
+    assert!(said.contains("ost1") && said.contains("the rest"), "{said}");
+    std::fs::rename(&aside, &lost).unwrap();
+    eventually("all to drain", || file.is_clean());
+    assert!(later.below(ID) == model);
+    bench.close_canonicals(false);
+}
+
+/// S8, S9.3: a file of the right name that is somebody else's is not the subfile.
+#[test]
+fn a_subfile_of_another_owner_is_refused() {
+    assert!(
+        nix::unistd::geteuid().is_root(),
+        "this test gives files away: run it as root"
+    );
+    let bench = Bench::new(1);
+    let (store, model) = all_in_subfiles(&bench);
+    let (_, path, _) = bench.subfiles().pop().unwrap();
+    std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
+    let later = Bench::over(&bench);
+    let (_flusher, _) = later.flusher_of(&store, Subfiles::Never);
+    let file = store.file(ID);
+    let plan = file.plan(ByteRange::new(0, 100)).unwrap();
+    let error = file.read(&plan, &mut [0; 100], None).unwrap_err();
+    assert!(error.to_string().contains("another user"), "{error}");
+    std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
+    assert!(read(&file, model.len()) == model);
+    bench.close_canonicals(false);
+}
+
+/// A store without any room still drains: the way into subfiles needs a little of it.
+#[test]
+fn a_full_store_drains() {
+    let bench = Bench::with_capacity(3, 4 << 20);
+    let file = bench.file(ID);
+    let mut model = Vec::new();
+    while file.write(1, model.len() as u64, &[9; 64 << 10]).is_ok() {
+        model.resize(model.len() + (64 << 10), 9);
+    }
+    let (flusher, _) = bench.flusher(Subfiles::Always);
+    assert_eq!(flusher.drain(Selection::All).wait(soon()), Verdict::Drained);
+    assert!(bench.below(ID) == model);
+}
+
+/// S8.6: what somebody put in the way is never opened, and nobody waits for it.
+#[test]
+fn a_fifo_in_the_shared_directory_is_not_opened() {
+    let bench = Bench::new(1);
+    let id = bench.store.subfile_prefix();
+    let name = format!("n0.{}", id.trim_end_matches('-'));
+    let group = format!("{:02x}", (ID.ino ^ ID.birth) & 0xff);
+    let dir = bench
+        .backing()
+        .join(".forebay/files")
+        .join(group)
+        .join(ID.to_string());
+    std::fs::create_dir_all(&dir).unwrap();
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
+    nix::unistd::mkfifo(&dir.join(name), mode).unwrap();
+    let file = bench.file(ID);
+    let model = strided(&file);
+    let (flusher, _) = bench.flusher(Subfiles::Auto);
+    assert_eq!(flusher.drain(Selection::All).wait(soon()), Verdict::Drained);
+    assert!(bench.below(ID) == model);
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -109,6 +109,28 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(osts: usize) -> Bench {
+        Bench::with_capacity(osts, 256 << 20)
+    }
+
+    /// The same places, as a daemon that starts later sees them: its canonical files answer.
+    pub fn over(other: &Bench) -> Bench {
+        let root = other.dir.path();
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(other.backing(), dir.path().join("backing")).unwrap();
+        let paths = other.provider.osts().unwrap();
+        Bench {
+            store: open_store(dir.path(), "unused"),
+            provider: Arc::new(Moody {
+                below: Directories::new(paths.iter().map(|o| root.join(&o.name)).collect()),
+                moods: Mutex::new(vec![Mood::Well; paths.len()]),
+                changed: Condvar::new(),
+            }),
+            canonicals_closed: Arc::default(),
+            dir,
+        }
+    }
+
+    pub fn with_capacity(osts: usize, capacity: u64) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("backing")).unwrap();
         let paths: Vec<PathBuf> = (0..osts)
@@ -118,7 +140,7 @@ impl Bench {
             std::fs::create_dir(path).unwrap();
         }
         Bench {
-            store: open_store(dir.path(), "n0"),
+            store: open_store_of(dir.path(), &dir.path().join("backing"), "n0", capacity),
             provider: Arc::new(Moody {
                 below: Directories::new(paths),
                 moods: Mutex::new(vec![Mood::Well; osts]),
@@ -224,13 +246,17 @@ pub fn open_store(dir: &Path, node: &str) -> Arc<Store> {
 }
 
 pub fn open_store_for(dir: &Path, backing: &Path, node: &str) -> Arc<Store> {
+    open_store_of(dir, backing, node, 256 << 20)
+}
+
+pub fn open_store_of(dir: &Path, backing: &Path, node: &str, capacity: u64) -> Arc<Store> {
     let options = StoreOptions {
         dir: dir.join(format!("store-{node}")),
         node: node.into(),
         backing: backing.into(),
         index_memory: 16 << 20,
         space: SpaceOptions {
-            capacity: Some(256 << 20),
+            capacity: Some(capacity),
             ..SpaceOptions::default()
         },
     };
