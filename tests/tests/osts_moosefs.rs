@@ -229,7 +229,7 @@ fn loses_nothing(mounts: Mounts, breaks: fn(&MooseFs, usize), repairs: fn(&Moose
         for text in [
             "dropped: OST",
             "OST ",
-            "the canonical file has not answered",
+            "has data of it, has not answered",
         ] {
             place.bay.allow_log(text);
         }
