@@ -38,8 +38,6 @@ pub(crate) struct Targets {
     removing: Mutex<HashSet<String>>,
     removed: Condvar,
     collecting: Mutex<()>,
-    /// What lives referred to when the store was opened.
-    known: HashSet<String>,
 }
 
 impl Targets {
@@ -54,11 +52,6 @@ impl Targets {
             removing: Mutex::default(),
             removed: Condvar::new(),
             collecting: Mutex::default(),
-            known: store
-                .subfiles()
-                .iter()
-                .map(|s| s.row().name.clone())
-                .collect(),
             fleet,
         }
     }
@@ -246,12 +239,8 @@ pub(crate) fn remove_orphans(store: &Store, targets: &Targets, ost: &Ost) {
             return;
         }
     };
-    let (prefix, run) = (store.subfile_prefix(), store.subfile_run());
-    for name in names {
-        if !name.starts_with(&prefix) || name.starts_with(&run) || targets.known.contains(&name) {
-            continue;
-        }
-        match provider.remove(ost, &name) {
+    for name in names.iter().filter(|name| store.is_orphan(name)) {
+        match provider.remove(ost, name) {
             Ok(()) => tracing::info!(ost = ost.index, name, "removed an orphaned subfile"),
             Err(error) => tracing::warn!("{error}"),
         }

@@ -9,7 +9,7 @@ use crate::store::Event;
 use crate::subfile::{Subfile, Subfiles};
 use crate::types::{FileId, FileNo, Seq};
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -107,6 +107,13 @@ impl SubfileBook {
     pub fn add(&self, subfile: Arc<Subfile>) {
         self.next.fetch_max(subfile.no() + 1, Ordering::Relaxed);
         self.known.write().entry(subfile.no()).or_insert(subfile);
+    }
+
+    /// Of all that are in use or have yet to be removed.
+    pub fn names(&self) -> HashSet<String> {
+        let (known, retired) = (self.known.read(), self.retired.lock());
+        let all = known.values().chain(retired.iter());
+        all.map(|subfile| subfile.row().name.clone()).collect()
     }
 
     pub fn retire(&self, no: u32) {

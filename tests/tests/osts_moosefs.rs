@@ -226,11 +226,7 @@ fn loses_nothing(mounts: Mounts, breaks: fn(&MooseFs, usize), repairs: fn(&Moose
         let mut place = Place::new(&cluster, mounts, "client");
         place.bay.set("drain-rate", "16MiB");
         place.bay.set("probe", "off");
-        for text in [
-            "dropped: OST",
-            "OST ",
-            "has data of it, has not answered",
-        ] {
+        for text in ["dropped: OST", "OST ", "has data of it, has not answered"] {
             place.bay.allow_log(text);
         }
         assert_eq!(place.start().chosen(), [0, 1, 2, 3]);

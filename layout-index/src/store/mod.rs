@@ -18,6 +18,7 @@ use crate::superblock::{FORMAT, ROCKSDB, Superblock};
 use crate::types::FileId;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,6 +80,9 @@ pub struct Store {
     id: u64,
     /// Of this opening of the store.
     run: u32,
+    /// Names of the subfiles that records spoke of when it was opened. Those that were let go of
+    /// may be removed like any other, and no sooner: the record may not be durable.
+    found: HashSet<String>,
     lock: Mutex<Option<lock::Lock>>,
 }
 
@@ -111,7 +115,9 @@ impl Store {
             // Files and store hold each other: without this the index would stay locked.
             .inspect_err(|_| shared.unpin_all());
         let report = recovered?;
+        let found = shared.subfiles.names();
         let store = Store {
+            found,
             shared,
             dir,
             node: superblock.node,
@@ -236,6 +242,14 @@ impl Store {
     /// What those begin with that were made since the store was opened.
     pub fn subfile_run(&self) -> String {
         format!("{}{:08x}-", self.subfile_prefix(), self.run)
+    }
+
+    /// A file of this name on an OST is one that an earlier opening of this store made, and that
+    /// nothing refers to: it may be removed.
+    pub fn is_orphan(&self, name: &str) -> bool {
+        name.starts_with(&self.subfile_prefix())
+            && !name.starts_with(&self.subfile_run())
+            && !self.found.contains(name)
     }
 
     /// Everything acknowledged is durable when this returns.

@@ -16,6 +16,7 @@ pub mod drain;
 pub mod fault;
 pub mod history;
 pub mod image;
+pub mod osts;
 pub mod recorder;
 pub mod rig;
 pub mod script;

@@ -3,6 +3,7 @@
 
 use crate::drain;
 use crate::history::{Effect, History};
+use crate::osts::Osts;
 use layout_index::{
     ByteRange, Disk, DiskFile, File, FileId, Intro, RecoveryReport, Result, SpaceOptions, Store,
     StoreError, StoreOptions, Timestamp,
@@ -10,6 +11,10 @@ use layout_index::{
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+mod subfile;
+
+pub use subfile::Late;
 
 /// The moment, for histories. Anything that never goes back will do.
 pub type Clock = Arc<dyn Fn() -> usize + Send + Sync>;
@@ -33,6 +38,7 @@ pub struct Rig {
     root: PathBuf,
     disk: Arc<dyn Disk>,
     clock: Clock,
+    osts: Osts,
     store: Option<Arc<Store>>,
     pub slots: Vec<Slot>,
     /// Files whose last name and handle went.
@@ -41,6 +47,8 @@ pub struct Rig {
     pub started: usize,
     /// Writes that found no room in the log.
     pub full: usize,
+    /// Bytes that went to subfiles.
+    pub moved: u64,
     capacity: u64,
     next_ino: u64,
     next_data: u64,
@@ -82,6 +90,7 @@ impl Rig {
     ) -> Result<Rig> {
         let mut rig = Rig {
             root: root.into(),
+            osts: Osts::new(disk.clone(), root),
             disk,
             clock,
             store: None,
@@ -89,6 +98,7 @@ impl Rig {
             gone: Vec::new(),
             started: 0,
             full: 0,
+            moved: 0,
             capacity,
             next_ino: 1,
             next_data: 1,
@@ -96,10 +106,8 @@ impl Rig {
         let dir = root.join("canon");
         rig.disk
             .create_dir(&dir)
+            .and_then(|()| rig.osts.create_dirs())
             .map_err(|e| StoreError::io("create", &dir, e))?;
-        rig.disk
-            .sync_dir(root)
-            .map_err(|e| StoreError::io("sync", root, e))?;
         for n in 0..files {
             let slot = rig.new_file(if n % 2 == 0 { 200_000 } else { 0 })?;
             rig.slots.push(slot);
@@ -172,6 +180,11 @@ impl Rig {
         for slot in &mut self.slots {
             slot.file = Some(store.file(slot.id));
             slot.synced = false;
+        }
+        store.set_subfiles(Arc::new(self.osts.clone()));
+        match self.osts.remove_orphans(&store) {
+            // What stays is found at the next start.
+            Ok(()) | Err(_) => {}
         }
         self.store = Some(store);
         Ok(report)

@@ -4,6 +4,9 @@ use crate::rig::Rig;
 use layout_index::{ByteRange, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+pub use subfile::SubStep;
+
+mod subfile;
 
 /// Files stay below this size.
 const SPACE: u64 = 640 * 1024;
@@ -101,6 +104,8 @@ pub enum Step {
         n: usize,
         size: u64,
     },
+    /// Something on the way through subfiles.
+    Sub(SubStep),
 }
 
 #[derive(Debug)]
@@ -108,6 +113,8 @@ pub struct Script {
     rng: StdRng,
     files: usize,
     drawn: usize,
+    subfiles: bool,
+    odd: bool,
 }
 
 impl Script {
@@ -116,6 +123,16 @@ impl Script {
             rng: StdRng::seed_from_u64(seed),
             files,
             drawn: 0,
+            subfiles: false,
+            odd: seed % 2 == 1,
+        }
+    }
+
+    /// A workload of which a good part goes through subfiles.
+    pub fn with_subfiles(seed: u64, files: usize) -> Script {
+        Script {
+            subfiles: true,
+            ..Script::new(seed, files)
         }
     }
 
@@ -125,16 +142,13 @@ impl Script {
         let lane = rng.random_range(0..4);
         let offset = rng.random_range(0..SPACE - 1);
         self.drawn += 1;
-        match self.drawn {
-            ORPHAN_AT => return Step::Orphan { n, lane },
-            OVER_AT => return Step::Over { n, offset },
-            FORGET_AT => return Step::Forget { n },
-            COMPACT_AT => return Step::Compact { n, lane },
-            TRIM_AT => {
-                let size = offset / 2 + 1000;
-                return Step::Trim { n, size };
+        if self.subfiles {
+            let scene = subfile::scene(self.odd, self.drawn, n, lane);
+            if let Some(step) = scene.or_else(|| subfile::draw(rng, n)) {
+                return Step::Sub(step);
             }
-            _ => {}
+        } else if let Some(step) = scene(self.drawn, n, lane, offset) {
+            return step;
         }
         let upto = |rng: &mut StdRng, max: u64| rng.random_range(1..=max.min(SPACE - offset));
         match rng.random_range(0..100) {
@@ -207,6 +221,21 @@ impl Script {
     }
 }
 
+/// The scene at step `drawn`, if there is one.
+fn scene(drawn: usize, n: usize, lane: u64, offset: u64) -> Option<Step> {
+    Some(match drawn {
+        ORPHAN_AT => Step::Orphan { n, lane },
+        OVER_AT => Step::Over { n, offset },
+        FORGET_AT => Step::Forget { n },
+        COMPACT_AT => Step::Compact { n, lane },
+        TRIM_AT => Step::Trim {
+            n,
+            size: offset / 2 + 1000,
+        },
+        _ => return None,
+    })
+}
+
 impl Step {
     pub fn run(&self, rig: &mut Rig) -> Result<()> {
         match *self {
@@ -264,6 +293,7 @@ impl Step {
             Step::Forget { n } => forget(rig, n),
             Step::Compact { n, lane } => compact(rig, n, lane),
             Step::Trim { n, size } => trim(rig, n, size),
+            Step::Sub(ref step) => step.run(rig),
         }
     }
 }

@@ -3,8 +3,9 @@
 use crate::drain;
 use crate::history::Expected;
 use crate::image::Loss;
+use crate::osts::{OSTS, Osts};
 use crate::rig::{CAPACITY, Slot, canonical_path, options};
-use layout_index::{Disk, DiskFile, File, RealDisk, Store};
+use layout_index::{Disk, DiskFile, File, RealDisk, Store, StoreError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ struct Seen {
 pub enum Depth {
     /// Recover, compare, drain, compare, reopen.
     Once,
-    /// The same with a checkpoint and a second crash after the first comparison.
+    /// The same with a checkpoint and a second crash after the first comparison, and what is in
+    /// the log moved to subfiles.
     Twice,
 }
 
@@ -54,13 +56,21 @@ pub fn image<'a>(
     }
     let (store, seen) = match depth {
         Depth::Once => (store, seen),
-        Depth::Twice => second_crash(root, loss, store, seen)?,
+        Depth::Twice => {
+            let (store, seen) = second_crash(root, loss, store, seen)?;
+            for file in &seen {
+                move_one(root, &store, file)
+                    .map_err(|why| format!("file {}: {why}", file.file.id()))?;
+            }
+            (store, seen)
+        }
     };
     for file in &seen {
         drain_one(file).map_err(|why| format!("file {}: {why}", file.file.id()))?;
     }
     drop(seen);
     settle(&store)?;
+    no_subfiles(root, &store)?;
     drop(store);
     reopen_clean(root)
 }
@@ -77,7 +87,15 @@ fn open(root: &Path, loss: Loss) -> Result<Arc<Store>, String> {
             report.torn
         ));
     }
+    let osts = osts(root);
+    store.set_subfiles(Arc::new(osts.clone()));
+    osts.remove_orphans(&store)
+        .map_err(|e| format!("removing orphans: {e}"))?;
     Ok(store)
+}
+
+fn osts(root: &Path) -> Osts {
+    Osts::new(Arc::new(RealDisk), root)
 }
 
 fn compare(
@@ -151,6 +169,35 @@ fn second_crash(
         });
     }
     Ok((store, seen))
+}
+
+/// What is in the log goes to subfiles, also to those that the crash left: nothing may change.
+fn move_one(root: &Path, store: &Store, seen: &Seen) -> Result<(), String> {
+    match osts(root).copy(store, &seen.file, usize::MAX) {
+        Err(StoreError::Clean | StoreError::Full) => return Ok(()),
+        copied => copied.and_then(|copied| copied.record(&seen.file)),
+    }
+    .map_err(|e| format!("moving to subfiles: {e}"))?;
+    let again = drain::content(&seen.file, &*seen.canonical)
+        .map_err(|e| format!("reading from subfiles: {e}"))?;
+    if again != seen.content {
+        return Err("other contents in subfiles".into());
+    }
+    Ok(())
+}
+
+/// Nothing is on the OSTs when nothing is undrained.
+fn no_subfiles(root: &Path, store: &Store) -> Result<(), String> {
+    let osts = osts(root);
+    osts.remove_retired(store)
+        .map_err(|e| format!("removing subfiles of a drained store: {e}"))?;
+    for ost in 0..OSTS {
+        let names = osts.names(ost).map_err(|e| e.to_string())?;
+        if !names.is_empty() {
+            return Err(format!("OST {ost} of a drained store has {names:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn drain_one(seen: &Seen) -> Result<(), String> {
