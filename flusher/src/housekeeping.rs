@@ -11,7 +11,7 @@
 use crate::engine::Shared;
 use crate::ost::{Fleet, Ost, OstError, Provider};
 use crate::sharing::Sharing;
-use layout_index::{DiskFile, File, RealFile, Store, StoreError, Subfile, SubfileRow, Subfiles};
+use layout_index::{DiskFile, File, Store, StoreError, Subfile, SubfileRow, Subfiles};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -93,7 +93,7 @@ impl Subfiles for Opener {
                 row.name
             )));
         }
-        Ok(Arc::new(RealFile(file)))
+        Ok(self.0.disk(&ost, &row.name, file))
     }
 }
 
@@ -150,7 +150,8 @@ pub(crate) fn make(
             return Err(NotMade::Ost(OstError::new(ost, what, e)));
         }
     }
-    let subfile = Arc::new(Subfile::made(row, Arc::new(RealFile(made))));
+    let disk = provider.disk(ost, &row.name, made);
+    let subfile = Arc::new(Subfile::made(row, disk));
     match file.add_subfile(subfile.clone()) {
         Ok(()) => Ok(subfile),
         Err(error) => {

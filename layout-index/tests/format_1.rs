@@ -1,43 +1,20 @@
 //! A store that an earlier build wrote, as it lay on the disk, still says the same: format 1.
 //!
 //! Promise S6.4: a store that can be read is read right, another one is refused. The fixture has
-//! extents in the index and newer records only in the log; it was written by
-//! `FOREBAY_FIXTURE=<directory> cargo test -p layout-index --test format_1`, and is not written
-//! again unless the format gets another number (and a fixture of its own beside this one).
+//! extents in the index and newer records only in the log. It was written by the last program of
+//! that format and is not written again; `format_2.rs` has the next one.
 
-use layout_index::{
-    ByteRange, Drained, FileId, Intro, RealDisk, SpaceOptions, Store, StoreOptions, Timestamp,
-};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use fixture::{bytes, copy, fixture, open};
+use layout_index::superblock::{FORMAT, NAME, Superblock};
+use layout_index::{ByteRange, Drained, FileId, Intro, RealDisk, Timestamp};
+use std::path::Path;
+
+mod fixture;
 
 const KEPT: FileId = FileId { ino: 11, birth: 1 };
 const UNLINKED: FileId = FileId { ino: 12, birth: 2 };
 /// Where the canonical file's own bytes show.
 const CANONICAL: u8 = 0xcc;
-
-fn options(dir: &Path) -> StoreOptions {
-    StoreOptions {
-        dir: dir.into(),
-        node: "n0".into(),
-        backing: "/backing".into(),
-        index_memory: 4 << 20,
-        space: SpaceOptions {
-            capacity: Some(32 << 20),
-            ..SpaceOptions::default()
-        },
-    }
-}
-
-fn open(dir: &Path) -> Arc<Store> {
-    let (store, report) = Store::open(options(dir), Arc::new(RealDisk)).unwrap();
-    assert_eq!((report.damaged, report.torn), (Vec::<String>::new(), 0));
-    store
-}
-
-fn bytes(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|n| seed ^ (n as u8).rotate_left(3)).collect()
-}
 
 /// Every kind of record that a store can hold without the drain's end.
 fn write(dir: &Path) {
@@ -109,31 +86,11 @@ fn check(dir: &Path) {
     assert_eq!((got.len(), differs), (want.len(), None));
 }
 
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/store-format-1")
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let there = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &there);
-        } else {
-            std::fs::copy(entry.path(), there).unwrap();
-        }
-    }
-}
-
 #[test]
 fn a_store_written_now_says_what_the_fixture_says() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     write(&store);
-    if let Some(to) = std::env::var_os("FOREBAY_FIXTURE") {
-        copy(&store, Path::new(&to));
-    }
     check(&store);
 }
 
@@ -141,8 +98,33 @@ fn a_store_written_now_says_what_the_fixture_says() {
 fn a_store_of_format_1_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
-    copy(&fixture(), &store);
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-    std::fs::set_permissions(&store, mode).unwrap();
+    copy(&fixture("store-format-1"), &store);
     check(&store);
+}
+
+/// A program that knows format 1 only looks at the number first, and refuses.
+#[test]
+fn a_store_of_format_1_is_one_of_format_2_once_it_was_opened() {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        format: u32,
+    }
+    let number = |dir: &Path| {
+        let text = std::fs::read_to_string(dir.join(NAME)).unwrap();
+        toml::from_str::<Version>(&text).unwrap().format
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    copy(&fixture("store-format-1"), &store);
+    assert_eq!(number(&store), 1);
+    let old = Superblock::load(&RealDisk, &store).unwrap().unwrap();
+    drop(open(&store));
+    assert_eq!((number(&store), FORMAT), (2, 2));
+    let new = Superblock::load(&RealDisk, &store).unwrap().unwrap();
+    assert_eq!((old.id, old.key), (0, new.key), "records stay readable");
+    assert_ne!(new.id, 0, "subfiles have a name of their own");
+    // And stays the same one.
+    check(&store);
+    let again = Superblock::load(&RealDisk, &store).unwrap();
+    assert_eq!(again, Some(new));
 }

@@ -36,10 +36,12 @@ pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
 pub use settings::{Kind, OstSettings};
 
+use layout_index::{DiskFile, RealFile};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// One storage target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +64,11 @@ pub trait Provider: Send + Sync + Debug {
     /// writing. `name` is one component; a file of that name must not be there. `direct` asks for
     /// O_DIRECT.
     fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<File, OstError>;
+
+    /// How a file that was made or opened here is read and written. Tests fail single calls of it.
+    fn disk(&self, _ost: &Ost, _name: &str, file: File) -> Arc<dyn DiskFile> {
+        Arc::new(RealFile(file))
+    }
 
     /// Opens a file that [`Provider::create`] made, for reading and writing. What is there must be
     /// a regular file with one name: anything else is refused as EINVAL, unopened.

@@ -32,6 +32,8 @@ pub struct Faults {
     /// The number of the call that fails; calls are numbered from zero.
     at: AtomicUsize,
     hits: AtomicUsize,
+    /// Calls that only look are neither counted nor failed.
+    changes_only: AtomicBool,
     /// A sync failed since somebody asked.
     sync_failed: AtomicBool,
     sync_hit: AtomicBool,
@@ -44,6 +46,7 @@ impl Faults {
             calls: AtomicUsize::new(0),
             at: AtomicUsize::new(at),
             hits: AtomicUsize::new(0),
+            changes_only: AtomicBool::new(false),
             sync_failed: AtomicBool::new(false),
             sync_hit: AtomicBool::new(false),
         })
@@ -72,6 +75,11 @@ impl Faults {
         self.at.store(at, Ordering::SeqCst);
     }
 
+    /// From here on only calls that change something count and fail.
+    pub fn changes_only(&self) {
+        self.changes_only.store(true, Ordering::SeqCst);
+    }
+
     /// No call fails any more.
     pub fn heal(&self) {
         self.at.store(usize::MAX, Ordering::SeqCst);
@@ -85,6 +93,13 @@ impl Faults {
             return Err(io::Error::from_raw_os_error(self.fault.errno));
         }
         Ok(())
+    }
+
+    fn next_look(&self) -> io::Result<()> {
+        if self.changes_only.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.next()
     }
 
     fn next_sync(&self) -> io::Result<()> {
@@ -124,7 +139,7 @@ impl Disk for FaultDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.faults.next()?;
+        self.faults.next_look()?;
         Ok(self.wrap(self.disk.open(path)?))
     }
 
@@ -149,12 +164,12 @@ impl Disk for FaultDisk {
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
-        self.faults.next()?;
+        self.faults.next_look()?;
         self.disk.list(path)
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        self.faults.next()?;
+        self.faults.next_look()?;
         self.disk.free_bytes(path)
     }
 }
@@ -176,7 +191,7 @@ impl DiskFile for FaultFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.faults.next()?;
+        self.faults.next_look()?;
         self.real.read_at(buf, offset)
     }
 
@@ -191,7 +206,7 @@ impl DiskFile for FaultFile {
     }
 
     fn size(&self) -> io::Result<u64> {
-        self.faults.next()?;
+        self.faults.next_look()?;
         self.real.size()
     }
 

@@ -12,6 +12,7 @@
 //! RocksDB does its own I/O: with its write-ahead log off, what it has on the disk changes only
 //! when it flushes, and the recorder keeps a copy of it whenever that happened.
 
+pub mod cuts;
 pub mod drain;
 pub mod fault;
 pub mod history;

@@ -1,7 +1,7 @@
 //! Every single I/O call of a scripted workload fails in turn: an error comes out or the bytes go
 //! another way, nothing acknowledged is lost, and the next start on a healthy disk is clean.
 //!
-//! Promises S5, S6, S7. `FOREBAY_SEED` chooses the workload, `FOREBAY_CALL` one call of it.
+//! Promises S5, S6, S7, S9. `FOREBAY_SEED` chooses the workload, `FOREBAY_CALL` one call of it.
 
 use forebay_crash::fault::{Fault, FaultDisk, Faults, Leaves};
 use forebay_crash::image::{Loss, Simulation};
@@ -19,9 +19,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const FILES: usize = 3;
 const STEPS: usize = 40;
+/// The last scene of the way through subfiles, and a little more.
+const SUBFILE_STEPS: usize = 8;
+
+/// Which way bytes go to the canonical files.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Straight,
+    Subfiles,
+}
 
 /// Runs the workload with call `at` failing. Gives the number of calls it made.
-fn run(seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize, String> {
+fn run(way: Way, seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize, String> {
     let (root, copies) = (dir.join("live"), dir.join("copies"));
     for path in [dir, &root, &copies] {
         std::fs::create_dir(path).map_err(|e| e.to_string())?;
@@ -37,8 +46,11 @@ fn run(seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize, String> 
         disk: Arc::new(recorder.clone()),
     });
     let mut rig = Rig::new(&root, disk, clock, FILES, CAPACITY).map_err(|e| e.to_string())?;
+    if matches!(way, Way::Subfiles) {
+        faults.changes_only();
+    }
     faults.fail_at(at);
-    work(seed, &mut rig, &faults)?;
+    work(way, seed, &mut rig, &faults)?;
     let calls = faults.calls();
     faults.heal();
     if !fault.for_good && rig.is_open() {
@@ -83,9 +95,12 @@ fn power_failure<'a>(
     Ok(())
 }
 
-fn work(seed: u64, rig: &mut Rig, faults: &Faults) -> Result<(), String> {
-    let mut script = Script::new(seed, FILES);
-    for n in 0..STEPS {
+fn work(way: Way, seed: u64, rig: &mut Rig, faults: &Faults) -> Result<(), String> {
+    let (mut script, steps) = match way {
+        Way::Straight => (Script::new(seed, FILES), STEPS),
+        Way::Subfiles => (Script::with_subfiles(seed, FILES), SUBFILE_STEPS),
+    };
+    for n in 0..steps {
         if !rig.is_open() && rig.open().is_err() && rig.open().is_err() {
             // A disk that died: nothing more can be done here.
             return Ok(());
@@ -109,10 +124,10 @@ fn is_beside(step: &Step, rig: &Rig) -> bool {
 }
 
 /// Lets every `stride`th call fail; `fault` says how.
-fn sweep(name: &str, stride: usize, fault: impl Fn(usize) -> Fault) {
+fn sweep(way: Way, name: &str, stride: usize, fault: impl Fn(usize) -> Fault) {
     let seed = setting("FOREBAY_SEED", 7);
     let dir = scratch().unwrap();
-    let all = run(seed, fault(0), usize::MAX, &dir.path().join("whole")).unwrap();
+    let all = run(way, seed, fault(0), usize::MAX, &dir.path().join("whole")).unwrap();
     let only = std::env::var("FOREBAY_CALL")
         .ok()
         .map(|c| c.parse::<usize>().unwrap());
@@ -123,7 +138,7 @@ fn sweep(name: &str, stride: usize, fault: impl Fn(usize) -> Fault) {
             continue;
         }
         let (root, fault) = (dir.path().join("run"), fault(at));
-        let result = catch_unwind(AssertUnwindSafe(|| run(seed, fault, at, &root)));
+        let result = catch_unwind(AssertUnwindSafe(|| run(way, seed, fault, at, &root)));
         if let Err(why) = result.unwrap_or_else(|_| Err("panicked".into())) {
             failures.push(format!("seed {seed} call {at}/{all} {fault:?}: {why}"));
         }
@@ -134,7 +149,7 @@ fn sweep(name: &str, stride: usize, fault: impl Fn(usize) -> Fault) {
     for failure in failures.iter().take(20) {
         println!("{failure}");
     }
-    assert!(all > 300, "the workload makes only {all} calls");
+    assert!(all > 200, "the workload makes only {all} calls");
     assert_eq!(
         failures.len(),
         0,
@@ -144,7 +159,7 @@ fn sweep(name: &str, stride: usize, fault: impl Fn(usize) -> Fault) {
 
 #[test]
 fn an_io_error_at_any_call() {
-    sweep("EIO once", 1, |at| Fault {
+    sweep(Way::Straight, "EIO once", 1, |at| Fault {
         errno: libc::EIO,
         for_good: false,
         leaves: [Leaves::Nothing, Leaves::All, Leaves::Half][at % 3],
@@ -153,7 +168,7 @@ fn an_io_error_at_any_call() {
 
 #[test]
 fn no_space_at_any_call() {
-    sweep("ENOSPC once", 1, |at| Fault {
+    sweep(Way::Straight, "ENOSPC once", 1, |at| Fault {
         errno: libc::ENOSPC,
         for_good: false,
         leaves: [Leaves::Half, Leaves::Nothing][at % 2],
@@ -162,11 +177,24 @@ fn no_space_at_any_call() {
 
 #[test]
 fn a_disk_that_dies_at_any_call() {
-    sweep("EIO for good", 3, |_| Fault {
+    sweep(Way::Straight, "EIO for good", 3, |_| Fault {
         errno: libc::EIO,
         for_good: true,
         leaves: Leaves::Half,
     });
+}
+
+/// S9.2: making, writing, syncing and removing subfiles, and the log's words about them. Failing
+/// looks are the other workload's.
+#[test]
+fn a_failure_at_any_call_on_the_way_through_subfiles() {
+    for (errno, stride) in [(libc::EIO, 1), (libc::ENOSPC, 2)] {
+        sweep(Way::Subfiles, "through subfiles", stride, |at| Fault {
+            errno,
+            for_good: false,
+            leaves: [Leaves::Nothing, Leaves::All, Leaves::Half][at % 3],
+        });
+    }
 }
 
 /// RocksDB does its own I/O, so its disk is taken away under it.

@@ -2,28 +2,23 @@
 //! sync of a scripted workload, and recovery serves exactly what the promises allow.
 //!
 //! Promises S4 (the drained file is what was read), S5 (a kill loses nothing acknowledged, a power
-//! failure nothing synced), S6 (nothing is freed before what replaces it is durable).
+//! failure nothing synced), S6 (nothing is freed before what replaces it is durable), S9 (through
+//! subfiles or not).
 //!
 //! `FOREBAY_SEED` replays one workload, `FOREBAY_CUT` one moment of it; `FOREBAY_CUTS` sets how
 //! many moments are tried.
 
-use forebay_crash::image::{Loss, Simulation};
+use forebay_crash::cuts::{Cuts, Tried};
 use forebay_crash::recorder::{Event, Recorder, Recording};
 use forebay_crash::rig::{CAPACITY, Rig, Slot, TIGHT};
 use forebay_crash::script::Script;
-use forebay_crash::verify::{self, Depth};
 use forebay_crash::{scratch, setting};
 use layout_index::log::record::RECORD_LEN;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::Mutex;
 
 const FILES: usize = 3;
-const THREADS: usize = 2;
 /// Moments per workload; several short ones vary more than a long one.
 const EVENTS: usize = 500;
 
@@ -87,14 +82,6 @@ fn record(way: Way, seed: u64, root: &Path, copies: &Path) -> Run {
     }
 }
 
-#[derive(Default)]
-struct Tally {
-    cuts: usize,
-    images: usize,
-    failures: Vec<String>,
-    reached: Reached,
-}
-
 /// What the workloads made the store do: a test that never reached it proves nothing about it.
 #[derive(Debug, Default)]
 struct Reached {
@@ -154,67 +141,6 @@ impl Reached {
     }
 }
 
-/// Tries the images of every cut that is this thread's.
-fn try_cuts(run: &Run, seed: u64, thread: usize, dir: &Path, tally: &Mutex<Tally>) {
-    let only = std::env::var("FOREBAY_CUT")
-        .ok()
-        .map(|c| c.parse::<usize>().unwrap());
-    let events = &run.recording.events;
-    let mut disk = Simulation::default();
-    for cut in 0..=events.len() {
-        if cut > 0 {
-            disk.advance(&events[cut - 1]);
-        }
-        if cut < run.started || cut % THREADS != thread || only.is_some_and(|o| o != cut) {
-            continue;
-        }
-        let mut images = 0;
-        let mut failures = Vec::new();
-        // The index as of the last flush; and the one before, if that flush may not have been.
-        let known = &run.recording.indexes;
-        let newest = known.iter().rposition(|i| i.from <= cut);
-        let older = newest
-            .filter(|n| known[*n].from == cut)
-            .map(|n| n.checked_sub(1));
-        for index in [Some(newest), older].into_iter().flatten() {
-            // Torn twice: its dice fall differently each time.
-            for (n, loss) in [Loss::Synced, Loss::Torn, Loss::Torn, Loss::Killed]
-                .into_iter()
-                .enumerate()
-            {
-                let mut rng = StdRng::seed_from_u64(seed ^ (4 * cut + n) as u64);
-                let root = dir.join(format!("image-{thread}"));
-                let path = index.map(|n| known[n].path.as_path());
-                disk.build(loss, &mut rng, path, &root).unwrap();
-                let depth = if cut % 4 < 2 {
-                    Depth::Twice
-                } else {
-                    Depth::Once
-                };
-                let found = catch_unwind(AssertUnwindSafe(|| {
-                    verify::image(&root, loss, depth, run.slots.iter(), |slot| match loss {
-                        Loss::Killed => slot.history.killed(cut),
-                        _ => slot.history.power_lost(cut),
-                    })
-                }));
-                let found = found.unwrap_or_else(|_| Err("panicked".into()));
-                if let Err(why) = found {
-                    failures.push(format!(
-                        "seed {seed} cut {cut}/{} {loss:?} index {index:?}: {why}",
-                        events.len()
-                    ));
-                }
-                images += 1;
-                std::fs::remove_dir_all(&root).unwrap();
-            }
-        }
-        let mut tally = tally.lock().unwrap();
-        tally.cuts += 1;
-        tally.images += images;
-        tally.failures.append(&mut failures);
-    }
-}
-
 #[test]
 fn recovery_serves_what_the_promises_allow_at_every_cut() {
     sweep(Way::Straight, 1500);
@@ -223,22 +149,18 @@ fn recovery_serves_what_the_promises_allow_at_every_cut() {
 /// S9.2, S9.6: the same on the way through subfiles.
 #[test]
 fn recovery_serves_what_is_on_its_way_through_subfiles_at_every_cut() {
-    sweep(Way::Subfiles, 1100);
+    sweep(Way::Subfiles, 750);
 }
 
 fn sweep(way: Way, cuts: u64) {
     let wanted = setting("FOREBAY_CUTS", cuts) as usize;
     let first = setting("FOREBAY_SEED", 1);
     let one = std::env::var_os("FOREBAY_CUT").is_some();
-    let tally = Mutex::new(Tally::default());
+    let mut tried = Tried::default();
+    let mut reached = Reached::default();
     for n in 0.. {
-        let (cuts, images, failed) = {
-            let tally = tally.lock().unwrap();
-            (tally.cuts, tally.images, !tally.failures.is_empty())
-        };
         // One workload that fails is enough to look at.
-        if cuts >= wanted || failed || (one && n > 0) {
-            println!("{cuts} cut points, {images} images");
+        if tried.cuts >= wanted || !tried.failures.is_empty() || (one && n > 0) {
             break;
         }
         let seed = first + n;
@@ -247,25 +169,18 @@ fn sweep(way: Way, cuts: u64) {
         std::fs::create_dir(&root).unwrap();
         std::fs::create_dir(&copies).unwrap();
         let run = record(way, seed, &root, &copies);
-        tally.lock().unwrap().reached.note(&run);
-        std::thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let (run, dir, tally) = (&run, dir.path(), &tally);
-                scope.spawn(move || try_cuts(run, seed, thread, dir, tally));
-            }
-        });
+        reached.note(&run);
+        let cuts = Cuts {
+            recording: &run.recording,
+            slots: &run.slots,
+            from: run.started,
+            stride: 1,
+            seed,
+        };
+        tried.add(cuts.try_all(dir.path()));
     }
-    let tally = tally.into_inner().unwrap();
-    let failed = tally.failures.len();
-    if !one && failed == 0 {
-        tally.reached.assert_everything(way);
+    tried.assert_right();
+    if !one {
+        reached.assert_everything(way);
     }
-    for failure in tally.failures.iter().take(40) {
-        println!("{failure}");
-    }
-    assert_eq!(
-        failed, 0,
-        "of {} images are wrong; the first are above",
-        tally.images
-    );
 }

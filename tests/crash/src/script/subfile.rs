@@ -2,7 +2,7 @@
 
 use super::SPACE;
 use crate::rig::{Late, Rig};
-use layout_index::Result;
+use layout_index::{ByteRange, Result};
 use rand::Rng;
 use rand::rngs::StdRng;
 
@@ -155,6 +155,7 @@ fn whole(rig: &mut Rig, n: usize, lane: u64) -> Result<()> {
     rig.write(n, lane, 60_000, 10_000)?;
     rig.subfile(n, usize::MAX, Some(Late::Checkpoint))?;
     rig.tidy()?;
+    rig.zero(n, ByteRange::new(30_000, 45_000), false)?;
     rig.drain(n, 1, Some((70_000, 100)))?;
     rig.fsync(n)?;
     rig.subfile(n, usize::MAX, None)?;
