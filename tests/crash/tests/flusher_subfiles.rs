@@ -17,7 +17,7 @@ use layout_index::{ByteRange, Disk, DiskFile, File, FileId, RealDisk, Store};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -85,13 +85,17 @@ impl Provider for OnDisk {
     }
 }
 
+/// One canonical file, which can be kept from being opened.
 struct One {
     id: FileId,
     file: Arc<dyn DiskFile>,
+    closed: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Canonicals for One {
     fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        let closed = self.closed.0.lock().unwrap();
+        drop(self.closed.1.wait_while(closed, |c| *c).unwrap());
         Ok((file.id() == self.id).then(|| self.file.clone()))
     }
 
@@ -103,6 +107,7 @@ struct Bench {
     recorder: Recorder,
     root: PathBuf,
     dir: PathBuf,
+    closed: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Bench {
@@ -133,7 +138,13 @@ impl Bench {
             recorder,
             root,
             dir: dir.into(),
+            closed: Arc::default(),
         }
+    }
+
+    fn close_canonical(&self, closed: bool) {
+        *self.closed.0.lock().unwrap() = closed;
+        self.closed.1.notify_all();
     }
 
     fn flusher(&self, osts: Arc<dyn Disk>) -> Flusher {
@@ -161,6 +172,7 @@ impl Bench {
         let canonicals = One {
             id: self.rig.slots[0].id,
             file: self.rig.slots[0].canonical.clone(),
+            closed: self.closed.clone(),
         };
         let backing = std::fs::File::open(self.dir.join("backing")).unwrap();
         let osts = Osts {
@@ -197,7 +209,7 @@ fn drained(flusher: &Flusher) {
     assert_eq!(drain.wait(deadline), Verdict::Drained);
 }
 
-/// A user goes on writing meanwhile, and the second life of the file goes the same way.
+/// A user goes on writing meanwhile, and two more lives of the file go the same way.
 #[test]
 fn a_crash_at_any_call_of_the_drain_through_subfiles_loses_nothing() {
     let dir = scratch().unwrap();
@@ -214,8 +226,23 @@ fn a_crash_at_any_call_of_the_drain_through_subfiles_loses_nothing() {
     let deadline = Some(Instant::now() + PATIENCE);
     assert_eq!(drain.wait(deadline), Verdict::Drained);
     drop(drain);
+    // Of the second life the index has nothing, and it is synced while all of it is in subfiles;
+    // making those of the third makes the removal of its own durable.
+    bench.close_canonical(true);
     bench.rig.write(0, 1, 60_000, 100_000).unwrap();
+    let drain = flusher.drain(Selection::All);
+    wait_for("the log to be empty", || {
+        bench.rig.store().totals().in_log == 0
+    });
     bench.rig.fsync(0).unwrap();
+    bench.close_canonical(false);
+    // Who waits for the drain has the log synced, and here nobody does.
+    wait_for("the file to be clean", || bench.rig.file(0).is_clean());
+    drop(drain);
+    wait_for("the subfiles to go", || {
+        (0..OSTS).all(|ost| bench.rig.osts().names(ost).unwrap().is_empty())
+    });
+    bench.rig.write(0, 1, 0, 300_000).unwrap();
     drained(&flusher);
     assert!(bench.rig.store().totals().subfiled > 500_000);
     bench.rig.check().unwrap();

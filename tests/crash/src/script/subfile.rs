@@ -50,7 +50,8 @@ pub enum SubStep {
         n: usize,
         lane: u64,
     },
-    /// Killed when the file was clean and nobody had synced the word.
+    /// The file is clean, nobody has synced the word, and its subfiles are removed or the daemon
+    /// is killed.
     End {
         n: usize,
     },
@@ -175,13 +176,23 @@ fn compact(rig: &mut Rig, n: usize, lane: u64) -> Result<()> {
 }
 
 fn end(rig: &mut Rig, n: usize) -> Result<()> {
-    rig.write(n, 3, 10_000, 40_000)?;
-    rig.fsync(n)?;
-    rig.subfile(n, usize::MAX, None)?;
-    rig.fsync(n)?;
+    // A life of which the index has nothing: nobody syncs the log when it ends.
     rig.drain_all(n)?;
-    rig.kill_and_open()?;
-    rig.write(n, 3, 20_000, 1000)?;
-    rig.subfile(n, usize::MAX, None)?;
+    for kill in [false, true] {
+        rig.write(n, 3, 10_000, 40_000)?;
+        rig.subfile(n, usize::MAX, None)?;
+        rig.fsync(n)?;
+        rig.drain_all(n)?;
+        if kill {
+            rig.kill_and_open()?;
+        } else {
+            rig.remove()?;
+        }
+        // Making the next one makes removals durable, too.
+        rig.write(n, 3, 20_000, 1000)?;
+        rig.subfile(n, usize::MAX, None)?;
+        rig.fsync(n)?;
+        rig.drain_all(n)?;
+    }
     rig.remove()
 }
