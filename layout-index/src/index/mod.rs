@@ -42,7 +42,8 @@ pub struct FileRow {
 /// A subfile, as the log and the index know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubfileRow {
-    /// Its number in this store; never reused.
+    /// Its number in this store. One that neither a row nor a record in the log names any more may
+    /// come again; `name` does not.
     pub no: u32,
     /// The OST's number and name when it was made. The number is what finds it again.
     pub ost: u32,
