@@ -19,11 +19,19 @@
 //! | 1 | a file that no record names: an orphan, removed |
 //! | 2, 3 | an empty life of it; the log still has the bytes, and they are subfiled again |
 //! | 4 | the bytes in the subfile |
-//! | 5, 6 | an orphan, removed |
+//! | 5, 6 | a subfile that its record let go of: removed after a sync of the log; an orphan once no record speaks of it |
 //! | 7 | nothing |
 //!
-//! Step 6 comes before 7 because a power failure that takes the record of 5 would bring back
-//! extents whose file is gone.
+//! # Power failures
+//!
+//! - Step 6 comes before 7: one that takes the record of 5 would bring back extents whose file is
+//!   gone. For the same reason a start removes what a record let go of no sooner than that.
+//! - One may take the record of 2 and leave those of 4. Recovery leaves them out: the log was not
+//!   synced since, and still has the bytes.
+//! - What emptied a subfile is synced before `SubfileGone`, or recovery would drop a subfile that
+//!   it still finds extents of.
+//! - A sync of step 3 that fails condemns everything written to the file before it
+//!   ([`Subfile::failed_syncs`]): the kernel tells of lost pages once.
 
 use crate::disk::DiskFile;
 use crate::index::SubfileRow;
