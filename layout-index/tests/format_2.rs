@@ -77,6 +77,7 @@ fn move_to(file: &File, dir: &Path, subfile: &Subfile, range: ByteRange) {
                 len: buf.len() as u32,
                 crc: crc32c(&buf),
             },
+            skip: 0,
         });
     }
     disk.sync().unwrap();

@@ -152,7 +152,7 @@ impl File {
             let mut inner = self.inner();
             self.shared.log.append_control(record)?;
             if let Some(life) = &mut inner.life {
-                life.trimmed(limit);
+                life.trimmed(limit, 0);
             }
         }
         self.shared.log.sync()
@@ -173,7 +173,7 @@ impl File {
         }
         // Nobody else changes the canonical file from here on: its size is ours to set.
         let _all = self.canonical.lock(ByteRange::ALL);
-        let (generation, size, mtime) = {
+        let (generation, grown, mtime) = {
             let inner = self.inner();
             let Some(life) = &inner.life else {
                 return Ok(true);
@@ -181,15 +181,16 @@ impl File {
             if !life.is_drained() || life.row.unlinked || life.row.limit != u64::MAX {
                 return Ok(false);
             }
-            (life.generation, life.row.size, life.row.mtime)
+            (life.generation, life.row.grown, life.row.mtime)
         };
         let name = || self.id.to_string();
         let len = canonical
             .size()
             .map_err(|e| StoreError::io("stat", name(), e))?;
-        if len != size {
+        // Never shorter: a cut has its own step, and what lies beyond may be another node's.
+        if len < grown {
             canonical
-                .set_len(size)
+                .set_len(grown)
                 .map_err(|e| StoreError::io("set the size of", name(), e))?;
         }
         match canonical.set_mtime(mtime.0) {

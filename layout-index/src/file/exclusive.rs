@@ -254,6 +254,7 @@ pub(crate) fn row_of(payload: &IntroPayload) -> FileRow {
         size: intro.size,
         mtime: intro.mtime,
         limit: if payload.cut { intro.size } else { u64::MAX },
+        grown: 0,
         unlinked: false,
         subfiles: Vec::new(),
     }

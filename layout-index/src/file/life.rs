@@ -24,6 +24,8 @@ pub(crate) struct Life {
     pub generation: u64,
     /// Grows with every freeze; tells who computed something from the layers that they moved.
     pub freezes: u64,
+    /// Grows with every truncate; tells the publisher that what it looked at was cut meanwhile.
+    pub cuts: u64,
 }
 
 impl Life {
@@ -37,6 +39,7 @@ impl Life {
             tally,
             generation: 0,
             freezes: 0,
+            cuts: 0,
         }
     }
 
@@ -87,7 +90,9 @@ impl Life {
             );
         }
         self.row.size = size;
+        self.row.grown = size;
         self.row.mtime = time;
+        self.cuts += 1;
         self.changed();
     }
 
@@ -116,6 +121,8 @@ impl Life {
                 Gone::Superseded,
             );
             self.row.size = self.row.size.max(end);
+            // Bytes that made the file this long may be among those that are zeros now.
+            self.row.grown = self.row.grown.max(end);
         }
         self.row.mtime = time;
         self.changed();
@@ -219,10 +226,14 @@ impl Life {
         self.changed();
     }
 
-    /// The canonical file was cut at `limit`; a lower one may have come since.
-    pub fn trimmed(&mut self, limit: u64) {
+    /// The canonical file was cut at `limit`, or the cut and the growth to `grown` were published;
+    /// a lower cut, or another growth, may have come since.
+    pub fn trimmed(&mut self, limit: u64, grown: u64) {
         if self.row.limit == limit {
             self.row.limit = u64::MAX;
+        }
+        if self.row.grown == grown {
+            self.row.grown = 0;
         }
         self.changed();
     }

@@ -82,6 +82,33 @@ const WINDOW: u64 = 64 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static LAST: RefCell<LastUnit> = const { RefCell::new(LastUnit::NONE) };
+}
+
+/// The unit of a subfile that this thread read and checked last. Neighbours in a file that was
+/// written in small strides are in one unit, and it is read once for all of them. It cannot be out
+/// of date: a place in a subfile is never written again, and names are never used again.
+struct LastUnit {
+    subfile: String,
+    unit: SubUnit,
+    bytes: Vec<u8>,
+}
+
+impl LastUnit {
+    const NONE: LastUnit = LastUnit {
+        subfile: String::new(),
+        unit: SubUnit {
+            subfile: 0,
+            block: 0,
+            len: 0,
+            crc: 0,
+        },
+        bytes: Vec::new(),
+    };
+
+    fn is(&self, piece: &SubfilePiece) -> bool {
+        self.unit == piece.unit && self.subfile == piece.subfile.row().name
+    }
 }
 
 impl File {
@@ -302,11 +329,16 @@ impl File {
         if whole {
             return self.read_subunit(range, piece, &*opener, out);
         }
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.resize(piece.unit.len as usize, 0);
-            self.read_subunit(range, piece, &*opener, scratch)?;
+        LAST.with_borrow_mut(|last| {
+            if !last.is(piece) {
+                last.subfile.clear();
+                last.bytes.resize(piece.unit.len as usize, 0);
+                self.read_subunit(range, piece, &*opener, &mut last.bytes)?;
+                last.unit = piece.unit;
+                last.subfile.push_str(&piece.subfile.row().name);
+            }
             let skip = piece.skip as usize;
-            out.copy_from_slice(&scratch[skip..skip + out.len()]);
+            out.copy_from_slice(&last.bytes[skip..skip + out.len()]);
             Ok(())
         })
     }

@@ -21,8 +21,9 @@ use std::sync::atomic::Ordering;
 pub struct Subfiled {
     pub range: ByteRange,
     pub upto: Seq,
-    /// As long as the range.
     pub unit: SubUnit,
+    /// Where in the unit they begin.
+    pub skip: u32,
 }
 
 impl File {
@@ -99,7 +100,7 @@ impl File {
     pub fn subfiled(&self, done: &[Subfiled]) -> Result<u64> {
         let mut moved = 0;
         for part in done {
-            debug_assert_eq!(u64::from(part.unit.len), part.range.len());
+            debug_assert!(u64::from(part.skip) + part.range.len() <= u64::from(part.unit.len));
             moved += self.subfiled_one(part)?;
         }
         self.shared.subfiled.fetch_add(moved, Ordering::Relaxed);
@@ -131,7 +132,7 @@ impl File {
                 len: run.len(),
                 sub: SubPlace {
                     unit: part.unit,
-                    skip: (run.start - part.range.start) as u32,
+                    skip: part.skip + (run.start - part.range.start) as u32,
                 },
                 ..Record::control(Kind::Subfiled, life.no)
             };

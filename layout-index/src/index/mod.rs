@@ -33,10 +33,18 @@ pub struct FileRow {
     pub mtime: Timestamp,
     /// Canonical bytes from here on are not to be seen: a truncate that the drain has yet to do.
     pub limit: u64,
+    /// The file is at least this long, whatever its bytes reach to: a truncate, an allocation or
+    /// zeros at its end that are neither drained nor published.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub grown: u64,
     pub unlinked: bool,
     /// Where bytes of this life are that the log need not have any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subfiles: Vec<SubfileRow>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A subfile, as the log and the index know it.

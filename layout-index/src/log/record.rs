@@ -22,11 +22,12 @@ pub enum Kind {
     Zero = 4,
     /// An explicit modification time.
     Mtime = 5,
-    /// Records up to `arg` within the range are in the canonical file, synced.
+    /// Records up to `arg` within the range are in the canonical file or published, synced.
     Drained = 6,
     /// The range was written to the canonical file directly.
     Through = 7,
-    /// The canonical file was cut where the last truncates said, and synced.
+    /// The canonical file was cut at `arg` and synced, or that cut was published, and the growth
+    /// to `offset` with it.
     Trimmed = 8,
     /// Everything is in the canonical file: the life ends.
     Clean = 9,

@@ -66,6 +66,7 @@ impl Osts {
                     range: piece.range,
                     upto: snapshot.upto,
                     unit,
+                    skip: 0,
                 });
             }
         }

@@ -51,8 +51,8 @@ struct PlacedRun {
 }
 
 impl Layout {
-    /// Adds runs until there are `most` bytes: a run takes a block, however short it is. The rest
-    /// stays in the log for the next pass.
+    /// Adds runs, one right behind the other, until there are `most` bytes. The rest stays in the
+    /// log for the next pass.
     fn add(&mut self, snapshot: Snapshot, most: u64) {
         for run in Work::of(&snapshot.pieces).runs {
             if self.len >= most {
@@ -64,7 +64,7 @@ impl Layout {
                 pieces: snapshot.pieces[run.pieces].to_vec(),
                 at: self.len,
             });
-            self.len += run.range.len().next_multiple_of(BLOCK);
+            self.len += run.range.len();
         }
     }
 }
@@ -126,9 +126,10 @@ impl Mover {
         })
     }
 
-    /// Copies out of the log. The units' blocks count from the beginning of the buffer.
+    /// Copies out of the log. Units are cut from the buffer, whatever runs begin and end in them:
+    /// many short runs have one checksum. Their blocks count from the beginning of the buffer.
     fn fill(&self, layout: &Layout, bytes: &mut [u8]) -> Result<Vec<Subfiled>, StoreError> {
-        let mut units = Vec::new();
+        let mut copied = Vec::new();
         for run in &layout.runs {
             let plan = Plan {
                 range: run.range,
@@ -143,22 +144,36 @@ impl Mover {
                 }
                 other => other?,
             }
-            for (n, unit) in there.chunks(UNIT_MAX as usize).enumerate() {
-                let skip = n as u64 * u64::from(UNIT_MAX);
-                let start = run.range.start + skip;
-                units.push(Subfiled {
-                    range: ByteRange::new(start, start + unit.len() as u64),
+            copied.push(run);
+        }
+        let whole = u64::from(UNIT_MAX);
+        let units: Vec<SubUnit> = bytes[..layout.len as usize]
+            .chunks(UNIT_MAX as usize)
+            .enumerate()
+            .map(|(n, unit)| SubUnit {
+                subfile: 0,
+                block: (n as u64 * whole / BLOCK) as u32,
+                len: unit.len() as u32,
+                crc: crc32c(unit),
+            })
+            .collect();
+        let mut parts = Vec::new();
+        for run in copied {
+            let mut range = run.range;
+            let mut at = run.at;
+            while !range.is_empty() {
+                let end = range.end.min(range.start + (whole - at % whole));
+                parts.push(Subfiled {
+                    range: ByteRange::new(range.start, end),
                     upto: run.upto,
-                    unit: SubUnit {
-                        subfile: 0,
-                        block: ((run.at + skip) / BLOCK) as u32,
-                        len: unit.len() as u32,
-                        crc: crc32c(unit),
-                    },
+                    unit: units[(at / whole) as usize],
+                    skip: (at % whole) as u32,
                 });
+                at += end - range.start;
+                range.start = end;
             }
         }
-        Ok(units)
+        Ok(parts)
     }
 
     /// Appends to the file's subfile on `ost`, and says where.

@@ -208,6 +208,7 @@ impl Rig {
                         len: buf.len() as u32,
                         crc: crate::checksum::crc32c(&buf),
                     },
+                    skip: 0,
                 });
             }
         }

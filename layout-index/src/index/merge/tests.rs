@@ -15,6 +15,7 @@ fn row() -> FileRow {
         size: 0,
         mtime: Timestamp(0),
         limit: u64::MAX,
+        grown: 0,
         unlinked: false,
         subfiles: Vec::new(),
     }
