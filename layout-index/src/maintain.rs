@@ -335,6 +335,10 @@ impl File {
             start: record.offset,
             end: record.offset + record.len,
         };
+        // A publication waits for other machines. What is published is not worth moving.
+        let Some(_moving) = self.moving.try_lock() else {
+            return Ok(());
+        };
         let _held = self.hold_range(range);
         let mut parts = Vec::new();
         match self.visible(range) {

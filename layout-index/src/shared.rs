@@ -30,6 +30,7 @@ pub(crate) struct Shared {
     pub in_subfiles: AtomicU64,
     pub subfiled: AtomicU64,
     pub canonical: AtomicU64,
+    pub published: AtomicU64,
     pub superseded: AtomicU64,
     pub through: AtomicU64,
     /// Bytes of ranges that were drained over extents in RocksDB since the last merge: until

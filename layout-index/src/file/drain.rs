@@ -214,7 +214,7 @@ impl File {
     }
 
     /// All write ranges, if nobody has one and nothing has changed since `generation`.
-    fn hold_if_unchanged(&self, generation: u64) -> Option<(FileNo, Held<'_>)> {
+    pub(super) fn hold_if_unchanged(&self, generation: u64) -> Option<(FileNo, Held<'_>)> {
         let mut inner = self.inner();
         let life = inner
             .life

@@ -20,6 +20,7 @@
 mod drain;
 mod exclusive;
 mod life;
+mod publish;
 mod read;
 mod stripes;
 mod subfile;
@@ -123,6 +124,8 @@ pub struct File {
     released: Condvar,
     canonical: RangeLocks,
     writers: AtomicUsize,
+    /// Held while bytes change their place in the store, and over a publication; see `publish`.
+    pub(crate) moving: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -148,6 +151,7 @@ impl File {
             released: Condvar::new(),
             canonical: RangeLocks::default(),
             writers: AtomicUsize::new(0),
+            moving: Mutex::default(),
         }
     }
 

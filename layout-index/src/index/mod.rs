@@ -174,6 +174,20 @@ impl Index {
         Ok(None)
     }
 
+    /// Where the last extent of a life ends; 0 if it has none.
+    pub fn last_end(&self, no: FileNo) -> Result<u64> {
+        let mut iter = self.db.raw_iterator();
+        iter.seek_for_prev(extent_key(no, u64::MAX));
+        let mut end = 0;
+        if let Some((key, value)) = iter.item()
+            && codec::decode_extent_key(key).is_some_and(|(n, _)| n == no)
+        {
+            end = decode_extent(no, value)?.end;
+        }
+        iter.status()?;
+        Ok(end)
+    }
+
     /// Puts the checkpoint and everything before it on the disk.
     pub fn commit(&self, checkpoint: Seq) -> Result<()> {
         let mut batch = WriteBatch::default();

@@ -337,6 +337,7 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
         in_subfiles: AtomicU64::new(0),
         subfiled: AtomicU64::new(0),
         canonical: AtomicU64::new(0),
+        published: AtomicU64::new(0),
         superseded: AtomicU64::new(0),
         through: AtomicU64::new(0),
         hidden: AtomicU64::new(0),

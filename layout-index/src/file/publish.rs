@@ -1,0 +1,268 @@
+//! The store's side of publishing: what a batch takes out of a file, and forgetting it.
+//!
+//! # Consistency
+//!
+//! A capture is taken with all writers out, so it is one moment of the file: a truncate is in it
+//! together with exactly the bytes that came after it. From the capture until its record no bytes
+//! of the file move to another place in the store (`moving`): they would get a newer number, would
+//! not be forgotten, and would be published again later, over newer bytes of other nodes.
+//!
+//! # Crash behaviour
+//!
+//! *Killed before the layout has the batch*: the store has everything. *Killed after that, before
+//! the records here*: the next start finds the batch in its own layout and calls
+//! [`File::was_published`] before anybody writes. *Killed among the records*: the same.
+
+use super::{Drained, File, Piece};
+use crate::error::{Result, StoreError};
+use crate::extent::{Extent, Place};
+use crate::log::record::{Kind, Record};
+use crate::shared::Gone;
+use crate::types::{ByteRange, FileNo, Seq, Timestamp};
+use std::sync::atomic::Ordering;
+
+/// Extents of one batch.
+const MOST: usize = 1 << 16;
+
+/// Bytes of a file that are looked at at a time.
+const WINDOW: u64 = 64 << 20;
+
+/// What one batch takes.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub life: FileNo,
+    pub upto: Seq,
+    pub cut: Option<u64>,
+    pub grown: u64,
+    pub mtime: Timestamp,
+    /// In file order.
+    pub extents: Vec<(u64, Extent)>,
+    /// Of those in the log, the bytes, piece by piece.
+    pub pieces: Vec<Piece>,
+    range: ByteRange,
+    /// Something within the range is only in the log, and too much for the batch itself.
+    pub left: bool,
+    /// Where the next capture begins.
+    pub next: Option<u64>,
+}
+
+impl Capture {
+    /// It says nothing that others do not know.
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty() && self.cut.is_none() && self.grown == 0
+    }
+
+    /// Ranges that the batch has, as few as can be.
+    fn runs(&self) -> Vec<ByteRange> {
+        if !self.left {
+            return vec![self.range];
+        }
+        let mut runs: Vec<ByteRange> = Vec::new();
+        for (start, extent) in &self.extents {
+            match runs.last_mut() {
+                Some(last) if last.end == *start => last.end = extent.end,
+                _ => runs.push(ByteRange::new(*start, extent.end)),
+            }
+        }
+        runs
+    }
+}
+
+impl File {
+    /// Everything unpublished from `from` on that fits one batch. Bytes that are only in the log
+    /// are taken if they are not more than `inline`. `None` when there is no life. The caller has
+    /// `moving`.
+    pub(crate) fn capture(&self, from: u64, inline: u64) -> Result<Option<Capture>> {
+        self.retry_moved(|| match self.capture_once(from, inline) {
+            Err(StoreError::Clean) => Ok(None),
+            other => other.map(Some),
+        })
+    }
+
+    fn capture_once(&self, from: u64, inline: u64) -> Result<Capture> {
+        let _all = self.exclusive();
+        let mut capture = {
+            let inner = self.inner();
+            let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
+            Capture {
+                life: life.no,
+                upto: self.shared.upto_now(),
+                cut: Some(life.row.limit).filter(|limit| *limit != u64::MAX),
+                grown: life.row.grown,
+                mtime: life.row.mtime,
+                extents: Vec::new(),
+                pieces: Vec::new(),
+                range: ByteRange {
+                    start: from,
+                    end: u64::MAX,
+                },
+                left: false,
+                next: None,
+            }
+        };
+        let mut at = from;
+        let mut in_log = 0;
+        while let Some(start) = self.next_extent(at)? {
+            if capture.extents.len() >= MOST {
+                capture.range.end = start;
+                capture.next = Some(start);
+                break;
+            }
+            let window = ByteRange {
+                start,
+                end: start.saturating_add(WINDOW),
+            };
+            for (start, extent) in self.visible(window)? {
+                match extent.place {
+                    Place::Canonical => continue,
+                    Place::Log { .. } => {
+                        in_log += extent.end - start;
+                        if in_log > inline {
+                            capture.left = true;
+                            continue;
+                        }
+                        capture.pieces.push(self.piece(start, &extent)?);
+                    }
+                    Place::Subfile { .. } | Place::Zero => {}
+                }
+                capture.extents.push((start, extent));
+            }
+            at = window.end;
+        }
+        Ok(capture)
+    }
+
+    /// The layout has the batch, **synced**: the store forgets what is in it.
+    pub(crate) fn published(&self, capture: &Capture) -> Result<()> {
+        self.forget_published(capture.life, capture.upto, &capture.runs())?;
+        self.settle_shape(capture.life, capture.cut, capture.grown)?;
+        self.end_published(capture.mtime)
+    }
+
+    /// What the store's own layout says after a start: these ranges of life `life` were published
+    /// up to record `upto`. No-op for a life that has ended.
+    pub(crate) fn was_published(
+        &self,
+        life: FileNo,
+        upto: Seq,
+        ranges: &[ByteRange],
+        cut: Option<u64>,
+        grown: u64,
+        mtime: Timestamp,
+    ) -> Result<()> {
+        self.forget_published(life, upto, ranges)?;
+        self.settle_shape(life, cut, grown)?;
+        self.end_published(mtime)
+    }
+
+    fn forget_published(&self, life: FileNo, upto: Seq, ranges: &[ByteRange]) -> Result<()> {
+        // A checkpoint must not count the record as done before memory says so too.
+        let _floor = self.hold_range(ByteRange { start: 0, end: 0 });
+        for range in ranges {
+            if self.life_no() != Some(life) {
+                return Ok(());
+            }
+            self.shared.log.append_control(Record {
+                offset: range.start,
+                len: range.len(),
+                arg: upto.0,
+                ..Record::control(Kind::Drained, life)
+            })?;
+            let bytes = self.forget_drained(Drained {
+                range: *range,
+                upto,
+            })?;
+            self.shared.published.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn settle_shape(&self, no: FileNo, cut: Option<u64>, grown: u64) -> Result<()> {
+        if cut.is_none() && grown == 0 {
+            return Ok(());
+        }
+        let limit = cut.unwrap_or(u64::MAX);
+        let mut inner = self.inner();
+        let Some(life) = inner.life.as_mut().filter(|life| life.no == no) else {
+            return Ok(());
+        };
+        self.shared.log.append_control(Record {
+            offset: grown,
+            arg: limit,
+            ..Record::control(Kind::Trimmed, no)
+        })?;
+        life.trimmed(limit, grown);
+        Ok(())
+    }
+
+    /// Ends the life if nothing of it is left that others do not know.
+    fn end_published(&self, mtime: Timestamp) -> Result<()> {
+        let cold = |life: &super::Life| life.has_lower_layers();
+        if self.inner().life.as_ref().is_some_and(cold) {
+            // Whether RocksDB still has visible extents is known after a merge.
+            crate::maintain::checkpoint(&self.shared)?;
+        }
+        let generation = {
+            let inner = self.inner();
+            let Some(life) = &inner.life else {
+                return Ok(());
+            };
+            let row = &life.row;
+            let said = row.limit == u64::MAX && row.grown == 0 && row.mtime == mtime;
+            if !life.is_drained() || row.unlinked || !said {
+                return Ok(());
+            }
+            life.generation
+        };
+        let Some((no, held)) = self.hold_if_unchanged(generation) else {
+            return Ok(());
+        };
+        self.shared
+            .log
+            .append_control(Record::control(Kind::Clean, no))?;
+        let pin = self.end_life(Gone::Elsewhere);
+        drop(held);
+        drop(pin);
+        Ok(())
+    }
+
+    /// The canonical file and what is published of it are `size` long now: what this node has not
+    /// published lies over that.
+    pub(crate) fn rebase(&self, size: u64) -> Result<()> {
+        let _all = self.exclusive();
+        let Some(reach) = self.reach()? else {
+            return Ok(());
+        };
+        if let Some(life) = &mut self.inner().life {
+            life.row.size = size.min(life.row.limit).max(life.row.grown).max(reach);
+            life.row_changed = true;
+        }
+        Ok(())
+    }
+
+    /// Where the last unpublished byte ends. `None` without a life.
+    fn reach(&self) -> Result<Option<u64>> {
+        let (no, memory, cold) = {
+            let inner = self.inner();
+            let Some(life) = &inner.life else {
+                return Ok(None);
+            };
+            let last = |map: &crate::extent::ExtentMap| {
+                let counts = |(_, e): &(&u64, &Extent)| e.place != Place::Canonical;
+                map.iter().rev().find(counts).map_or(0, |(_, e)| e.end)
+            };
+            let frozen = life.frozen.as_ref().map_or(0, |map| last(map));
+            (
+                life.no,
+                last(&life.hot).max(frozen),
+                life.has_lower_layers(),
+            )
+        };
+        let cold = if cold {
+            self.shared.index.last_end(no)?
+        } else {
+            0
+        };
+        Ok(Some(memory.max(cold)))
+    }
+}
