@@ -68,6 +68,32 @@ pub enum StoreError {
         subfile: String,
         ost: String,
     },
+    /// A call to the shared directory failed.
+    #[error("{op} file {file} in the shared directory: {source}")]
+    Shared {
+        file: FileId,
+        op: &'static str,
+        source: io::Error,
+    },
+    /// Another node has closed the file and not published it in time.
+    #[error(
+        "file {file}: node {nodes} has closed it and not published its data within {seconds} s; the data is in that node's store: bring its daemon back, or run `forebay recover` there"
+    )]
+    Awaited {
+        file: FileId,
+        nodes: String,
+        seconds: f64,
+    },
+    /// What another node (or this one, earlier) wrote into the shared directory makes no sense.
+    #[error("file {file}: a {what} in the shared directory is damaged ({why}); nothing that it should describe is read or drained")]
+    Layout {
+        file: FileId,
+        what: &'static str,
+        why: String,
+    },
+    /// Other nodes have published bytes of the file: they come first.
+    #[error("other nodes have published bytes of the file")]
+    NotAlone,
     /// The extent index did not answer.
     #[error("extent index: {0}")]
     Index(#[from] rocksdb::Error),
@@ -88,7 +114,9 @@ impl StoreError {
     /// The operating system's number, where there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            StoreError::Io { source, .. } | StoreError::SubfileIo { source, .. } => {
+            StoreError::Io { source, .. }
+            | StoreError::SubfileIo { source, .. }
+            | StoreError::Shared { source, .. } => {
                 source.raw_os_error()
             }
             _ => None,

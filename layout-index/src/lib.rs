@@ -13,13 +13,16 @@
 //! `docs/FORMAT.md` has the bytes.
 
 pub mod checksum;
+pub mod commons;
 pub mod disk;
 pub mod error;
 pub mod extent;
 pub mod file;
 pub mod index;
+pub mod layout;
 pub mod log;
 mod maintain;
+pub mod peers;
 pub mod ranges;
 pub mod recovery;
 mod shared;
@@ -36,6 +39,7 @@ pub use file::{
     Source, StickyError, Subfiled,
 };
 pub use index::SubfileRow;
+pub use peers::{Canonical, Peers, Wait};
 pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};
 pub use store::{Event, InspectedFile, Inspection, Store, StoreOptions, Totals};

@@ -85,6 +85,8 @@ pub(crate) struct SubfileBook {
     pub known: RwLock<HashMap<u32, Arc<Subfile>>>,
     /// Nothing refers to them any more: to be removed after the next sync of the log.
     pub retired: Mutex<Vec<Arc<Subfile>>>,
+    /// Names of those that layouts need: they stay when the life that made them ends.
+    pub published: Mutex<HashSet<String>>,
     pub next: AtomicU32,
     pub opener: RwLock<Option<Arc<dyn Subfiles>>>,
 }
@@ -94,6 +96,7 @@ impl Default for SubfileBook {
         SubfileBook {
             known: RwLock::default(),
             retired: Mutex::default(),
+            published: Mutex::default(),
             next: AtomicU32::new(1),
             opener: RwLock::default(),
         }
@@ -119,7 +122,8 @@ impl SubfileBook {
 
     pub fn retire(&self, no: u32) {
         let subfile = self.known.write().remove(&no);
-        self.retired.lock().extend(subfile);
+        let gone = subfile.filter(|s| !self.published.lock().contains(&s.row().name));
+        self.retired.lock().extend(gone);
     }
 }
 

@@ -54,6 +54,10 @@ impl File {
             })
             .map(|(s, e)| self.piece(s, &e))
             .collect::<Result<Vec<_>>>()?;
+        // After the look at the extents: bytes that are in it came before whatever is published.
+        if !self.seen().view.is_empty() {
+            return Err(StoreError::NotAlone);
+        }
         Ok(Snapshot {
             range,
             upto,

@@ -30,9 +30,11 @@ mod write;
 pub use exclusive::Exclusive;
 pub(crate) use exclusive::{IntroPayload, row_of};
 pub(crate) use life::Life;
+pub(crate) use publish::Capture;
 pub use read::{LogPiece, Piece, Plan, Source, SubfilePiece};
 pub use subfile::Subfiled;
 
+use crate::peers::Seen;
 use crate::ranges::{RangeGuard, RangeLocks, RangeSet, Ticket};
 use crate::shared::Shared;
 use crate::store::Event;
@@ -126,6 +128,9 @@ pub struct File {
     writers: AtomicUsize,
     /// Held while bytes change their place in the store, and over a publication; see `publish`.
     pub(crate) moving: Mutex<()>,
+    seen: Mutex<Seen>,
+    /// Held over a look at the shared directory.
+    pub(crate) looking: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -152,6 +157,8 @@ impl File {
             canonical: RangeLocks::default(),
             writers: AtomicUsize::new(0),
             moving: Mutex::default(),
+            seen: Mutex::default(),
+            looking: Mutex::default(),
         }
     }
 
@@ -161,6 +168,11 @@ impl File {
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
+    }
+
+    /// What the shared directory says. Never held over I/O, nor with any other lock taken after it.
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock()
     }
 
     /// Nothing of this file is in the log, and nothing of it is being drained.

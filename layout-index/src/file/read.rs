@@ -9,6 +9,7 @@ use crate::checksum;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
 use crate::extent::{BLOCK, Extent, ExtentMap, Place, SubUnit, Unit};
+use crate::layout::{View as Published, ViewSource};
 use crate::log::segment::Segment;
 use crate::subfile::{Subfile, Subfiles};
 use crate::types::{ByteRange, FileNo, Seq};
@@ -39,6 +40,8 @@ pub enum Source {
     Subfile(SubfilePiece),
     /// Reads as zeros: a hole, or past what the canonical file may still show.
     Zero,
+    /// Published, by this node or another.
+    Published(ViewSource),
     Canonical,
 }
 
@@ -75,6 +78,20 @@ pub(super) struct View {
     pub lower_layers: bool,
     /// The newest record that cannot be overtaken any more within the range.
     pub settled: Seq,
+}
+
+impl View {
+    /// Of a file without a life that is `size` long.
+    fn nothing(size: u64) -> View {
+        View {
+            extents: Vec::new(),
+            size,
+            limit: u64::MAX,
+            freezes: 0,
+            lower_layers: false,
+            settled: Seq(0),
+        }
+    }
 }
 
 /// Bytes of a file that are looked at at a time, to bound the extents in memory.
@@ -171,9 +188,28 @@ impl File {
         Ok(self.view(range)?.extents)
     }
 
-    /// `Clean` when the file has no life: read the canonical file then.
+    /// `Clean` when the file has no life and nothing is published: read the canonical file then.
     pub fn plan(&self, range: ByteRange) -> Result<Plan> {
-        self.retry_moved(|| self.plan_view(range, self.view(range)?))
+        self.retry_moved(|| {
+            let view = match self.view(range) {
+                Err(StoreError::Clean) => None,
+                other => Some(other?),
+            };
+            // After the store: bytes are here before they are forgotten there.
+            let (published, canonical) = {
+                let seen = self.seen();
+                (seen.view.clone(), seen.canonical.size)
+            };
+            match view {
+                Some(view) => self.plan_view(range, view, &published),
+                None if published.is_empty() => Err(StoreError::Clean),
+                None => {
+                    let size = published.size(canonical);
+                    let nothing = View::nothing(size);
+                    self.plan_view(range, nothing, &published)
+                }
+            }
+        })
     }
 
     /// A segment can go between looking into RocksDB and holding it, when a merge and a
@@ -188,7 +224,7 @@ impl File {
         look()
     }
 
-    fn plan_view(&self, range: ByteRange, view: View) -> Result<Plan> {
+    fn plan_view(&self, range: ByteRange, view: View, published: &Published) -> Result<Plan> {
         let range = ByteRange {
             start: range.start.min(view.size),
             end: range.end.min(view.size),
@@ -206,6 +242,7 @@ impl File {
                     end: start,
                 },
                 view.limit,
+                published,
             );
             at = extent.end;
             let piece = ByteRange {
@@ -213,7 +250,7 @@ impl File {
                 end: extent.end,
             };
             match extent.place {
-                Place::Canonical => fill_gap(&mut pieces, piece, view.limit),
+                Place::Canonical => fill_gap(&mut pieces, piece, view.limit, published),
                 _ => pieces.push(self.piece(start, &extent)?),
             }
         }
@@ -224,6 +261,7 @@ impl File {
                 end: range.end,
             },
             view.limit,
+            published,
         );
         Ok(Plan {
             range,
@@ -282,6 +320,7 @@ impl File {
                 Source::Zero => part.fill(0),
                 Source::Log(log) => self.read_log(piece.range, log, part)?,
                 Source::Subfile(sub) => self.read_subfile(piece.range, sub, part)?,
+                Source::Published(source) => self.read_published(piece.range, source, part)?,
                 Source::Canonical => {
                     let canonical = canonical.ok_or(StoreError::Clean)?;
                     let n = canonical
@@ -294,7 +333,7 @@ impl File {
         Ok(())
     }
 
-    fn read_log(&self, range: ByteRange, log: &LogPiece, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_log(&self, range: ByteRange, log: &LogPiece, out: &mut [u8]) -> Result<()> {
         let damaged = || StoreError::Checksum {
             file: self.id,
             range,
@@ -315,6 +354,35 @@ impl File {
             out.copy_from_slice(part);
             Ok(())
         })
+    }
+
+    fn read_published(&self, range: ByteRange, from: &ViewSource, out: &mut [u8]) -> Result<()> {
+        match from {
+            ViewSource::Zero => out.fill(0),
+            ViewSource::Inline { batch, at } => {
+                out.copy_from_slice(&batch.inline()[*at as usize..][..out.len()]);
+            }
+            ViewSource::Subfile {
+                node,
+                batch,
+                unit,
+                skip,
+            } => {
+                let (subfile, unit) = batch.unit(*unit);
+                let piece = SubfilePiece {
+                    unit: SubUnit {
+                        subfile: subfile.no,
+                        block: unit.block,
+                        len: unit.len,
+                        crc: unit.crc,
+                    },
+                    skip: *skip,
+                    subfile: self.foreign(*node, subfile),
+                };
+                self.read_subfile(range, &piece, out)?;
+            }
+        }
+        Ok(())
     }
 
     fn read_subfile(&self, range: ByteRange, piece: &SubfilePiece, out: &mut [u8]) -> Result<()> {
@@ -457,25 +525,44 @@ impl File {
     }
 }
 
-fn fill_gap(pieces: &mut Vec<Piece>, gap: ByteRange, limit: u64) {
-    let canonical = ByteRange {
+/// What lies below the store's own bytes: nothing beyond `limit`, and before it what is published
+/// over the canonical file.
+fn fill_gap(pieces: &mut Vec<Piece>, gap: ByteRange, limit: u64, published: &Published) {
+    let below = ByteRange {
         start: gap.start,
         end: gap.end.min(limit),
     };
-    if canonical.start < canonical.end {
-        pieces.push(Piece {
-            range: canonical,
-            source: Source::Canonical,
-        });
+    if below.start < below.end {
+        fill_published(pieces, below, published);
     }
-    let zero = ByteRange {
-        start: gap.start.max(limit),
-        end: gap.end,
+    push(pieces, gap.start.max(limit), gap.end, Source::Zero);
+}
+
+fn fill_published(pieces: &mut Vec<Piece>, range: ByteRange, published: &Published) {
+    if published.is_empty() {
+        return push(pieces, range.start, range.end, Source::Canonical);
+    }
+    let cut = published.limit();
+    let mut at = range.start;
+    let mut fill = |pieces: &mut Vec<Piece>, start: u64, end: u64| {
+        push(pieces, start, end.min(cut), Source::Canonical);
+        push(pieces, start.max(cut), end, Source::Zero);
     };
-    if zero.start < zero.end {
-        pieces.push(Piece {
-            range: zero,
-            source: Source::Zero,
-        });
+    for piece in published.pieces(range) {
+        fill(pieces, at, piece.range.start);
+        at = piece.range.end;
+        let source = match piece.source {
+            ViewSource::Zero => Source::Zero,
+            other => Source::Published(other),
+        };
+        push(pieces, piece.range.start, piece.range.end, source);
+    }
+    fill(pieces, at, range.end);
+}
+
+fn push(pieces: &mut Vec<Piece>, start: u64, end: u64, source: Source) {
+    if start < end {
+        let range = ByteRange { start, end };
+        pieces.push(Piece { range, source });
     }
 }

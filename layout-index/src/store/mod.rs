@@ -15,7 +15,7 @@ use crate::shared::{Entry, Shared, SubfileBook};
 use crate::space::{Space, SpaceBook, SpaceOptions};
 use crate::subfile::{Subfile, Subfiles};
 use crate::superblock::{FORMAT, ROCKSDB, Superblock};
-use crate::types::FileId;
+use crate::types::{FileId, NodeId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -127,6 +127,20 @@ impl Store {
             lock: Mutex::new(Some(lock)),
         };
         Ok((Arc::new(store), report))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Who this node is to the others, for as long as the store is.
+    pub fn id(&self) -> NodeId {
+        NodeId(self.id)
+    }
+
+    /// Of this opening of the store.
+    pub fn run(&self) -> u32 {
+        self.run
     }
 
     /// The one object for this file; a clean one if the store knows nothing of it.
@@ -250,6 +264,7 @@ impl Store {
         name.starts_with(&self.subfile_prefix())
             && !name.starts_with(&self.subfile_run())
             && !self.found.contains(name)
+            && !self.shared.subfiles.published.lock().contains(name)
     }
 
     /// Everything acknowledged is durable when this returns.
@@ -438,7 +453,7 @@ fn random_id() -> u64 {
     random() >> 1
 }
 
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // The standard library's per-process random keys are as unpredictable as this needs.
     std::collections::hash_map::RandomState::new()

@@ -1,0 +1,249 @@
+//! Refreshing: one look at a stamp, and if it changed, everything that changed.
+
+use super::{AskCanonical, Peers, Seen, failed};
+use crate::commons::{Intent, Listing, Stamp};
+use crate::error::{Result, StoreError};
+use crate::file::File;
+use crate::layout::{self, Base, LayoutId, Plan, Tail, View};
+use crate::types::NodeId;
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A file that changes this often while it is looked at is looked at again later.
+const LOOKS: usize = 100;
+
+/// What is read of a layout at once.
+const CHUNK: usize = 4 << 20;
+
+/// How often a node is asked again to hurry.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Whether to wait for what other nodes have announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    ForOthers,
+    No,
+}
+
+impl Seen {
+    fn is_current(&self, stamp: Option<Stamp>) -> bool {
+        self.looked && !self.awaited && self.stamp == stamp
+    }
+}
+
+impl Peers {
+    /// Makes what others have published until now visible here. One call to the file system if
+    /// nothing has changed and this node has nothing unpublished. True if something has changed.
+    pub fn refresh(&self, file: &File, ask: AskCanonical<'_>, wait: Wait) -> Result<bool> {
+        let deadline = Instant::now() + self.patience;
+        let mut asked: Option<Instant> = None;
+        let mut pause = Duration::from_millis(1);
+        let mut changed = false;
+        loop {
+            let stamp = self.stamp(file)?;
+            if file.seen().is_current(stamp) {
+                // Others may have drained into the canonical file without a word.
+                if !file.is_clean() {
+                    self.rebase(file, ask)?;
+                }
+                return Ok(changed);
+            }
+            let awaited = {
+                let _one = file.looking.lock();
+                self.look(file, ask)?
+            };
+            changed = true;
+            if awaited.is_empty() || wait == Wait::No {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Err(self.not_published(file, &awaited));
+            }
+            if asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
+                asked = Some(Instant::now());
+                let nodes: HashSet<NodeId> = awaited.iter().map(|i| i.owner.id).collect();
+                for node in nodes {
+                    self.commons
+                        .ask(node, file.id())
+                        .map_err(|e| failed("asking for", file, e))?;
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    fn not_published(&self, file: &File, awaited: &[Intent]) -> StoreError {
+        let mut nodes: Vec<String> = awaited
+            .iter()
+            .map(|i| self.commons.name_of(i.owner.id))
+            .collect();
+        nodes.sort();
+        nodes.dedup();
+        StoreError::Awaited {
+            file: file.id(),
+            nodes: nodes.join(", "),
+            seconds: self.patience.as_secs_f64(),
+        }
+    }
+
+    fn stamp(&self, file: &File) -> Result<Option<Stamp>> {
+        self.commons
+            .stamp(file.id())
+            .map_err(|e| failed("looking at", file, e))
+    }
+
+    fn rebase(&self, file: &File, ask: AskCanonical<'_>) -> Result<()> {
+        let canonical = ask().map_err(|e| failed("asking the size of", file, e))?;
+        let size = {
+            let mut seen = file.seen();
+            seen.canonical = canonical;
+            seen.view.size(canonical.size)
+        };
+        file.rebase(size)
+    }
+
+    /// A look at everything: the same stamp before and after. Gives the intents of others.
+    pub(super) fn look(&self, file: &File, ask: AskCanonical<'_>) -> Result<Vec<Intent>> {
+        for _ in 0..LOOKS {
+            let stamp = self.stamp(file)?;
+            let listing = match stamp {
+                None => None,
+                Some(_) => match self.list(file)? {
+                    // It went between the two calls.
+                    None => continue,
+                    listing => listing,
+                },
+            };
+            let Some(view) = self.read(file, listing.as_ref())? else {
+                continue;
+            };
+            if self.stamp(file)? != stamp {
+                continue;
+            }
+            let me = self.me();
+            let intents = listing.map_or(Vec::new(), |listing| listing.intents);
+            let awaited: Vec<Intent> = intents.into_iter().filter(|i| i.owner.id != me).collect();
+            let owed = !view.is_empty() || !file.is_clean();
+            {
+                let mut seen = file.seen();
+                if view.is_empty() {
+                    seen.subfiles.clear();
+                }
+                seen.view = Arc::new(view);
+                seen.stamp = stamp;
+                seen.looked = true;
+                seen.awaited = !awaited.is_empty();
+            }
+            if owed {
+                self.rebase(file, ask)?;
+            }
+            return Ok(awaited);
+        }
+        Err(failed(
+            "looking at",
+            file,
+            io::Error::other("other nodes change it without end"),
+        ))
+    }
+
+    fn list(&self, file: &File) -> Result<Option<Listing>> {
+        self.commons
+            .list(file.id())
+            .map_err(|e| failed("listing what nodes say of", file, e))
+    }
+
+    /// The view that a listing leads to; `None` if something of it is gone by now.
+    fn read(&self, file: &File, listing: Option<&Listing>) -> Result<Option<View>> {
+        let known = file.seen().view.clone();
+        let Some(listing) = listing else {
+            return Ok(Some(known.without_batches()));
+        };
+        let mut view = (*known).clone();
+        for gone in known.layouts() {
+            if !listing.layouts.contains(&gone) {
+                view.forget_layout(gone.0, gone.1);
+            }
+        }
+        if let Some(term) = listing.bases.last().filter(|t| **t > view.base_term()) {
+            let Some(bytes) = self.commons.read_base(file.id(), *term)
+                .map_err(|e| failed("reading a base of", file, e))?
+            else {
+                return Ok(None);
+            };
+            let base = Base::decode(&bytes, file.id()).map_err(|why| damaged(file, "base", why))?;
+            view.set_base(base);
+        }
+        let open = listing.plans.last().filter(|t| **t > view.base_term());
+        match open {
+            None => view.set_plan(None),
+            Some(term) if view.plan().is_some_and(|plan| plan.term == *term) => {}
+            Some(term) => {
+                let Some(bytes) = self.commons.read_plan(file.id(), *term)
+                    .map_err(|e| failed("reading a plan of", file, e))?
+                else {
+                    return Ok(None);
+                };
+                let plan = Plan::decode(&bytes, file.id())
+                    .map_err(|why| damaged(file, "plan", why))?;
+                view.set_plan(Some(plan));
+            }
+        }
+        for (node, gen_no) in &listing.layouts {
+            if !self.read_tail(file, &mut view, *node, *gen_no)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(view))
+    }
+
+    /// Adds what a layout has got since the last look. False if it is gone.
+    fn read_tail(&self, file: &File, view: &mut View, node: NodeId, gen_no: u32) -> Result<bool> {
+        let id = LayoutId {
+            file: file.id(),
+            node,
+            generation: gen_no,
+        };
+        let mut want = CHUNK;
+        loop {
+            let from = view.read_upto(node, gen_no);
+            let bytes = self
+                .commons
+                .read_layout(file.id(), node, gen_no, from, want)
+                .map_err(|e| failed("reading a layout of", file, e))?;
+            let Some(bytes) = bytes else {
+                return Ok(false);
+            };
+            let whole = bytes.len() < want;
+            let parsed = layout::parse(&id, from, &bytes);
+            let got = !parsed.batches.is_empty();
+            for (end, batch) in parsed.batches {
+                view.add(node, gen_no, end, batch);
+            }
+            match parsed.tail {
+                Tail::Damaged { at, why } => {
+                    let name = self.commons.name_of(node);
+                    return Err(damaged(
+                        file,
+                        "layout",
+                        format!("that of node {name}, byte {at}: {why}"),
+                    ));
+                }
+                _ if whole => return Ok(true),
+                // A batch may be longer than what was read.
+                _ if !got => want *= 2,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn damaged(file: &File, what: &'static str, why: impl ToString) -> StoreError {
+    StoreError::Layout {
+        file: file.id(),
+        what,
+        why: why.to_string(),
+    }
+}

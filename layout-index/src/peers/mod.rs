@@ -1,0 +1,183 @@
+//! This node among the others: what is published of a file, and publishing to them.
+//!
+//! Between the store and the shared directory (`crate::commons`) stands one view for each file:
+//! what all nodes, this one included, have published and the canonical file does not have yet.
+//! Reads go to the store's own bytes first, then to the view, then to the canonical file. The
+//! protocol and what a kill at each of its steps leaves: `docs/decisions/0008-many-nodes.md`.
+//!
+//! # Order that readers count on
+//!
+//! Bytes enter the view before the store forgets them, and leave it only when a base says that
+//! the canonical file has them. So whoever looks at the store first, then at the view, then at the
+//! canonical file never misses one.
+//!
+//! # Threads
+//!
+//! Everything here waits for the shared file system. One look at a file at a time (`looking`), one
+//! publication at a time (`moving`); no lock that a read or a write needs is held meanwhile.
+
+mod look;
+mod own;
+mod put;
+
+pub use look::Wait;
+pub use put::INLINE;
+
+use crate::commons::{Commons, Intent, Stamp};
+use crate::error::{Result, StoreError};
+use crate::file::File;
+use crate::layout::{SubfileRef, View};
+use crate::shared::Shared;
+use crate::store::Store;
+use crate::subfile::Subfile;
+use crate::types::NodeId;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The canonical file as it is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Canonical {
+    pub size: u64,
+    pub uid: u32,
+}
+
+/// Asks the backing for it.
+pub type AskCanonical<'a> = &'a dyn Fn() -> io::Result<Canonical>;
+
+/// This node's part in the shared directory.
+pub struct Peers {
+    commons: Commons,
+    shared: Arc<Shared>,
+    patience: Duration,
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Peers({})", self.me())
+    }
+}
+
+/// What is known of a file from the shared directory.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub view: Arc<View>,
+    /// Of the last whole look; `None` if there was no directory.
+    stamp: Option<Stamp>,
+    looked: bool,
+    /// Intents of others stood at that time.
+    awaited: bool,
+    pub canonical: Canonical,
+    own: HashMap<u32, OwnLayout>,
+    /// Where the next batch goes.
+    current: Option<u32>,
+    intents: Vec<Intent>,
+    subfiles: HashMap<String, Arc<Subfile>>,
+}
+
+/// A layout that this node writes.
+#[derive(Debug, Default)]
+struct OwnLayout {
+    len: u64,
+    subfiles: BTreeSet<SubfileRef>,
+}
+
+impl Peers {
+    /// `patience` is how long an open waits for what another node has yet to publish.
+    pub fn new(store: &Store, commons: Commons, patience: Duration) -> Arc<Peers> {
+        Arc::new(Peers {
+            commons,
+            shared: store.shared().clone(),
+            patience,
+        })
+    }
+
+    pub fn commons(&self) -> &Commons {
+        &self.commons
+    }
+
+    pub fn me(&self) -> NodeId {
+        self.commons.me().id
+    }
+
+    /// Closes a file with the rest to follow: others who open it wait for that.
+    pub fn intend(&self, file: &File) -> Result<()> {
+        let intent = self
+            .commons
+            .intend(file.id())
+            .map_err(|e| failed("announcing a close of", file, e))?;
+        file.seen().intents.push(intent);
+        Ok(())
+    }
+
+    /// Something was announced and is not published.
+    pub fn owes(&self, file: &File) -> bool {
+        !file.seen().intents.is_empty()
+    }
+
+    /// What `intents` announced is published, or was drained.
+    fn fulfil(&self, file: &File, intents: &[Intent]) -> Result<()> {
+        if intents.is_empty() {
+            return Ok(());
+        }
+        self.commons
+            .fulfil(file.id(), intents)
+            .map_err(|e| failed("ending the announcement of", file, e))?;
+        file.seen().intents.retain(|i| !intents.contains(i));
+        Ok(())
+    }
+
+    /// Before a drain of everything: what [`Peers::kept`] is to end afterwards.
+    pub fn promises(&self, file: &File) -> Promises {
+        Promises(file.seen().intents.clone())
+    }
+
+    /// Everything that was written before `promises` is in the canonical file.
+    pub fn kept(&self, file: &File, promises: Promises) -> Result<()> {
+        self.fulfil(file, &promises.0)
+    }
+}
+
+/// Announcements of this node that stood at some moment.
+#[derive(Debug)]
+pub struct Promises(Vec<Intent>);
+
+fn failed(op: &'static str, file: &File, source: io::Error) -> StoreError {
+    StoreError::Shared {
+        file: file.id(),
+        op,
+        source,
+    }
+}
+
+impl File {
+    /// What is published of this file and not in the canonical file.
+    pub fn published_view(&self) -> Arc<View> {
+        self.seen().view.clone()
+    }
+
+    /// The canonical file is the whole truth, as far as this node has looked.
+    pub fn is_settled(&self) -> bool {
+        self.is_clean() && self.seen().view.is_empty()
+    }
+
+    /// The subfile that bytes of the view are in.
+    pub(crate) fn foreign(&self, node: NodeId, subfile: &SubfileRef) -> Arc<Subfile> {
+        let mut seen = self.seen();
+        let name = subfile.name(node);
+        if let Some(known) = seen.subfiles.get(&name) {
+            return known.clone();
+        }
+        let row = crate::index::SubfileRow {
+            no: subfile.no,
+            ost: 0,
+            ost_name: subfile.ost.clone(),
+            name: name.clone(),
+            uid: seen.canonical.uid,
+        };
+        let new = Arc::new(Subfile::new(row));
+        seen.subfiles.insert(name, new.clone());
+        new
+    }
+}

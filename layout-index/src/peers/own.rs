@@ -1,0 +1,209 @@
+//! This node's own layouts: taken up again after a start, removed when they are drained.
+
+use super::{AskCanonical, OwnLayout, Peers, failed};
+use crate::error::{Result, StoreError};
+use crate::file::File;
+use crate::index::SubfileRow;
+use crate::layout::{self, Batch, LayoutId, SubfileRef, Tail};
+use crate::store::file_of;
+use crate::subfile::Subfile;
+use crate::types::{ByteRange, FileId};
+use std::io;
+use std::sync::Arc;
+
+/// No layout of one node gets this long; bounds what a damaged one can make a start read.
+const LONGEST: usize = 1 << 32;
+
+impl Peers {
+    /// After a start and before anybody writes: the store forgets what its layouts have, and this
+    /// node's promises are known again. Gives the files that this node has something to do with.
+    pub fn resume(&self) -> io::Result<Vec<Arc<File>>> {
+        let me = self.me();
+        let mut found = Vec::new();
+        for id in self.commons.files()? {
+            let Some(listing) = self.commons.list(id)? else {
+                continue;
+            };
+            let own = listing.layouts.iter().filter(|(node, _)| *node == me);
+            let own: Vec<u32> = own.map(|(_, gen_no)| *gen_no).collect();
+            let mut intents = listing.intents;
+            intents.retain(|intent| intent.owner.id == me);
+            if own.is_empty() && intents.is_empty() {
+                continue;
+            }
+            let file = file_of(&self.shared, id);
+            let taken = own
+                .iter()
+                .try_for_each(|gen_no| self.resume_layout(&file, *gen_no));
+            if let Err(error) = taken {
+                return Err(io::Error::other(error));
+            }
+            file.seen().intents = intents;
+            if file.is_clean() {
+                let promises = self.promises(&file);
+                self.kept(&file, promises).map_err(io::Error::other)?;
+            }
+            found.push(file);
+        }
+        Ok(found)
+    }
+
+    fn resume_layout(&self, file: &File, gen_no: u32) -> Result<()> {
+        let me = self.me();
+        let bytes = self
+            .commons
+            .read_layout(file.id(), me, gen_no, 0, LONGEST)
+            .map_err(|e| failed("reading this node's layout of", file, e))?;
+        let Some(bytes) = bytes else {
+            return Ok(());
+        };
+        let id = LayoutId {
+            file: file.id(),
+            node: me,
+            generation: gen_no,
+        };
+        let parsed = layout::parse(&id, 0, &bytes);
+        let mut own = OwnLayout::default();
+        for (end, batch) in &parsed.batches {
+            own.len = *end;
+            own.subfiles.extend(batch.subfiles().iter().cloned());
+            self.already_published(file, batch)?;
+        }
+        {
+            let mut held = self.shared.subfiles.published.lock();
+            held.extend(own.subfiles.iter().map(|subfile| subfile.name(me)));
+        }
+        let mut seen = file.seen();
+        match parsed.tail {
+            Tail::Complete => seen.current = Some(gen_no),
+            // An append that did not finish: nothing was promised, and nothing goes behind it.
+            Tail::Incomplete => {}
+            Tail::Damaged { at, why } => {
+                return Err(StoreError::Layout {
+                    file: file.id(),
+                    what: "layout",
+                    why: format!("this node's own, byte {at}: {why}"),
+                });
+            }
+        }
+        seen.own.insert(gen_no, own);
+        Ok(())
+    }
+
+    fn already_published(&self, file: &File, batch: &Batch) -> Result<()> {
+        let head = &batch.head;
+        if file.life_no() != Some(head.life) {
+            return Ok(());
+        }
+        let mut ranges = Vec::new();
+        for strip in batch.strips() {
+            for (start, extent) in file.visible(strip.bounds())? {
+                if extent.seq > head.upto {
+                    continue;
+                }
+                let extent = ByteRange::new(start, extent.end);
+                let mut piece = strip.piece_after(extent.start);
+                while let Some(i) = piece.filter(|i| *i < strip.count) {
+                    match strip.piece(i).intersect(&extent) {
+                        Some(part) => ranges.push(part),
+                        None => break,
+                    }
+                    piece = Some(i + 1);
+                }
+            }
+            if file.life_no() != Some(head.life) {
+                return Ok(());
+            }
+        }
+        file.was_published(
+            head.life, head.upto, &ranges, head.cut, head.grown, head.mtime,
+        )
+    }
+
+    /// Removes this node's layouts that the base covers, and lets go of their subfiles. True when
+    /// none is left.
+    pub fn reclaim(&self, file: &File) -> Result<bool> {
+        // Nobody appends to a layout that is about to go.
+        let _moving = file.moving.lock();
+        let me = self.me();
+        let covered: Vec<u32> = {
+            let seen = file.seen();
+            let done = |(gen_no, own): &(&u32, &OwnLayout)| {
+                seen.view.base_covers(me, **gen_no) >= own.len
+            };
+            seen.own.iter().filter(done).map(|(g, _)| *g).collect()
+        };
+        for gen_no in covered {
+            self.drop_layout(file, gen_no)?;
+        }
+        Ok(file.seen().own.is_empty())
+    }
+
+    /// The canonical file is gone: what this node has published of it is nobody's any more.
+    pub fn discard(&self, file: &File) -> Result<()> {
+        let _moving = file.moving.lock();
+        let all: Vec<u32> = file.seen().own.keys().copied().collect();
+        for gen_no in all {
+            self.drop_layout(file, gen_no)?;
+        }
+        self.kept(file, self.promises(file))
+    }
+
+    fn drop_layout(&self, file: &File, gen_no: u32) -> Result<()> {
+        self.commons
+            .remove_layout(file.id(), self.me(), gen_no)
+            .map_err(|e| failed("removing a drained layout of", file, e))?;
+        let own = {
+            let mut seen = file.seen();
+            if seen.current == Some(gen_no) {
+                seen.current = None;
+            }
+            seen.own.remove(&gen_no)
+        };
+        for subfile in own.map(|own| own.subfiles).unwrap_or_default() {
+            self.let_go(&subfile);
+        }
+        Ok(())
+    }
+
+    /// A subfile may be in several layouts' batches, and in the life that made it.
+    fn let_go(&self, subfile: &SubfileRef) {
+        let me = self.me();
+        let name = subfile.name(me);
+        let book = &self.shared.subfiles;
+        if self.shared.all_files().iter().any(|file| {
+            let seen = file.seen();
+            seen.own.values().any(|own| own.subfiles.contains(subfile))
+        }) {
+            return;
+        }
+        book.published.lock().remove(&name);
+        let in_use = book.known.read().values().any(|s| s.row().name == name);
+        if !in_use {
+            book.retired.lock().push(Arc::new(Subfile::new(SubfileRow {
+                no: subfile.no,
+                ost: 0,
+                ost_name: subfile.ost.clone(),
+                name,
+                uid: 0,
+            })));
+        }
+    }
+
+    /// This node has published bytes of the file that are not drained, or owes some.
+    pub fn has_part(&self, file: &File) -> bool {
+        let seen = file.seen();
+        !seen.own.is_empty() || !seen.intents.is_empty()
+    }
+
+    /// What others ask this node to publish, once.
+    pub fn asked(&self) -> io::Result<Vec<FileId>> {
+        self.commons.take_notes()
+    }
+
+    /// Reads the view of a file that nobody here has open.
+    pub fn look_at(&self, file: &File, ask: AskCanonical<'_>) -> Result<()> {
+        let _one = file.looking.lock();
+        self.look(file, ask).map(|_| ())
+    }
+}

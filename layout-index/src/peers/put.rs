@@ -1,0 +1,169 @@
+//! Publishing: steps 2 to 7 of it. The bytes are in subfiles already, or few.
+
+use super::{AskCanonical, OwnLayout, Peers, failed};
+use crate::error::{Result, StoreError};
+use crate::extent::Place;
+use crate::file::{Capture, File, Source};
+use crate::layout::{BatchBuilder, Head, LayoutId, Piece, SubfileRef};
+use crate::types::{ByteRange, Epoch};
+use std::sync::Arc;
+
+/// Bytes that a batch takes from the log into itself: less than what is worth a subfile.
+pub const INLINE: u64 = 32 << 10;
+
+impl Peers {
+    /// Publishes what subfiles have of the file, cuts and growth, and the log's bytes if they are
+    /// few. True if that is everything: false if bytes must be moved to subfiles first.
+    pub fn publish(&self, file: &File, ask: AskCanonical<'_>) -> Result<bool> {
+        let _moving = file.moving.lock();
+        let promises = self.promises(file);
+        let mut from = 0;
+        let mut all = true;
+        while let Some(capture) = file.capture(from, INLINE)? {
+            all &= !capture.left;
+            if !(capture.left && capture.is_empty()) {
+                self.put(file, &capture, ask)?;
+                file.published(&capture)?;
+            }
+            match capture.next {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        if all {
+            self.kept(file, promises)?;
+        }
+        Ok(all)
+    }
+
+    fn put(&self, file: &File, capture: &Capture, ask: AskCanonical<'_>) -> Result<()> {
+        self.shared.log.sync()?;
+        {
+            let _one = file.looking.lock();
+            // Whoever has announced something is not newer than this, whatever comes of it.
+            self.look(file, ask)?;
+        }
+        let epoch = Epoch(file.seen().view.epoch().0 + 1);
+        let batch = self.build(file, capture, epoch)?;
+        let (gen_no, at) = self.own_layout(file);
+        let id = LayoutId {
+            file: file.id(),
+            node: self.me(),
+            generation: gen_no,
+        };
+        let mut bytes = Vec::new();
+        if at == 0 {
+            id.encode(&mut bytes);
+        }
+        bytes.extend(batch.encode(&id));
+        let end = at + bytes.len() as u64;
+        self.hold_subfiles(file, gen_no, batch.subfiles());
+        self.commons
+            .append_layout(file.id(), gen_no, at, &bytes)
+            .map_err(|e| failed("publishing", file, e))?;
+        {
+            let mut seen = file.seen();
+            let mut view = (*seen.view).clone();
+            view.add(self.me(), gen_no, end, Arc::new(batch));
+            seen.view = Arc::new(view);
+            seen.own.entry(gen_no).or_default().len = end;
+        }
+        self.commons
+            .touch(file.id())
+            .map_err(|e| failed("publishing", file, e))
+    }
+
+    fn build(&self, file: &File, capture: &Capture, epoch: Epoch) -> Result<crate::layout::Batch> {
+        let mut builder = BatchBuilder::new(Head {
+            epoch,
+            life: capture.life,
+            upto: capture.upto,
+            cut: capture.cut,
+            grown: capture.grown,
+            mtime: capture.mtime,
+        });
+        let unusable = |e: crate::layout::BuildError| {
+            StoreError::Unusable(format!("publishing file {}: {e}", file.id()))
+        };
+        let mut in_log = capture.pieces.iter();
+        for (start, extent) in &capture.extents {
+            let range = ByteRange::new(*start, extent.end);
+            match extent.place {
+                Place::Zero => builder.push(range, Piece::Zero).map_err(unusable)?,
+                Place::Subfile { unit, skip } => {
+                    let subfile = self.shared.subfiles.get(unit.subfile);
+                    let subfile = subfile.as_ref().and_then(|s| reference(&s.row().name, &s.row().ost_name));
+                    let subfile = subfile.ok_or_else(|| {
+                        StoreError::Unusable(format!(
+                            "file {} bytes {range}: no subfile has number {}",
+                            file.id(),
+                            unit.subfile
+                        ))
+                    })?;
+                    let piece = Piece::Subfile {
+                        subfile: &subfile,
+                        block: unit.block,
+                        len: unit.len,
+                        crc: unit.crc,
+                        skip,
+                    };
+                    builder.push(range, piece).map_err(unusable)?;
+                }
+                Place::Log { .. } => {
+                    let mut bytes = vec![0; range.len() as usize];
+                    if let Some(piece) = in_log.next()
+                        && let Source::Log(log) = &piece.source
+                    {
+                        file.read_log(range, log, &mut bytes)?;
+                    }
+                    builder.push(range, Piece::Inline(&bytes)).map_err(unusable)?;
+                }
+                Place::Canonical => {}
+            }
+        }
+        Ok(builder.build())
+    }
+
+    /// The layout that the next batch goes to, and where in it.
+    fn own_layout(&self, file: &File) -> (u32, u64) {
+        let mut seen = file.seen();
+        if let Some(current) = seen.current
+            && let Some(own) = seen.own.get(&current)
+        {
+            return (current, own.len);
+        }
+        let gen_no = loop {
+            let number = crate::store::random() as u32;
+            if !seen.own.contains_key(&number) && !seen.view.base_knows(self.me(), number) {
+                break number;
+            }
+        };
+        seen.own.insert(gen_no, OwnLayout::default());
+        seen.current = Some(gen_no);
+        (gen_no, 0)
+    }
+
+    /// From here on the layout needs them, whatever becomes of the life that made them.
+    fn hold_subfiles(&self, file: &File, gen_no: u32, subfiles: &[SubfileRef]) {
+        let me = self.me();
+        let mut seen = file.seen();
+        let own = seen.own.entry(gen_no).or_default();
+        let mut held = self.shared.subfiles.published.lock();
+        for subfile in subfiles {
+            if own.subfiles.insert(subfile.clone()) {
+                held.insert(subfile.name(me));
+            }
+        }
+    }
+}
+
+/// `<id>-<run>-<no>`, as this store names its subfiles.
+fn reference(name: &str, ost: &str) -> Option<SubfileRef> {
+    let mut parts = name.split('-').skip(1);
+    let mut number = || u32::from_str_radix(parts.next()?, 16).ok();
+    Some(SubfileRef {
+        run: number()?,
+        no: number()?,
+        ost: ost.to_owned(),
+    })
+}
