@@ -44,4 +44,4 @@ pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};
 pub use store::{Event, InspectedFile, Inspection, Store, StoreOptions, Totals};
 pub use subfile::{Subfile, Subfiles};
-pub use types::{ByteRange, FileId, FileNo, Seq, Timestamp};
+pub use types::{ByteRange, Epoch, FileId, FileNo, NodeId, Seq, Timestamp};

@@ -23,8 +23,27 @@ impl fmt::Display for FileId {
 
 /// Names one dirty life of a file within one store: from its first absorbed write until it is
 /// clean again. Never reused, so an old record cannot be taken for a newer life's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 pub struct FileNo(pub u64);
+
+/// Who a node is to the other nodes: random, made with its store and kept in its superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NodeId(pub u64);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Orders what different nodes published of one file: a node gives 1 + the largest that it has
+/// seen of that file.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct Epoch(pub u64);
 
 /// Position of a record in the store's history. For any one byte of a file, a higher number is
 /// newer: [`crate::ranges::RangeSet`] makes the order of numbers the order of effects.

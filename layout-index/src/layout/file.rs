@@ -1,0 +1,145 @@
+//! A layout file: a header that says whose it is, then batches.
+
+use super::batch::Batch;
+use super::bytes::{Reader, put_u32, put_u64};
+use super::codec::{self, Decoded};
+use crate::checksum;
+use crate::types::{FileId, NodeId};
+use std::sync::Arc;
+
+pub const HEADER_LEN: usize = 48;
+const MAGIC: &[u8; 8] = b"FBLAYOUT";
+const VERSION: u32 = 1;
+
+/// Which layout: the node's `generation`-th of a file. In the header and in every checksum, so
+/// that a layout, or a part of one, that was copied elsewhere is refused there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LayoutId {
+    pub file: FileId,
+    pub node: NodeId,
+    pub generation: u32,
+}
+
+impl LayoutId {
+    /// What the file begins with.
+    pub fn header(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = Vec::with_capacity(HEADER_LEN);
+        bytes.extend_from_slice(MAGIC);
+        put_u32(&mut bytes, 0);
+        put_u32(&mut bytes, VERSION);
+        put_u64(&mut bytes, self.node.0);
+        put_u64(&mut bytes, self.file.ino);
+        put_u64(&mut bytes, self.file.birth);
+        put_u32(&mut bytes, self.generation);
+        put_u32(&mut bytes, 0);
+        let crc = checksum::crc32c(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        let mut header = [0; HEADER_LEN];
+        header.copy_from_slice(&bytes);
+        header
+    }
+
+    pub(super) fn salt(&self) -> u32 {
+        checksum::crc32c(&self.header()[12..])
+    }
+
+    fn check(&self, header: &[u8]) -> Result<(), String> {
+        if header == self.header() {
+            return Ok(());
+        }
+        if !header.starts_with(MAGIC) {
+            return Err("is not a layout".into());
+        }
+        let mut r = Reader::new(&header[8..]);
+        let (crc, version) = (r.u32()?, r.u32()?);
+        if crc != checksum::crc32c(&header[12..]) {
+            return Err("has a header that does not match its checksum".into());
+        }
+        if version != VERSION {
+            return Err(format!(
+                "has version {version}; this forebay reads version {VERSION}"
+            ));
+        }
+        let node = NodeId(r.u64()?);
+        let file = FileId {
+            ino: r.u64()?,
+            birth: r.u64()?,
+        };
+        let generation = r.u32()?;
+        r.zero_u32()?;
+        Err(format!(
+            "is layout {generation:x} of node {node} for file {file}, and lies where layout {:x} of node {} for file {} should be",
+            self.generation, self.node, self.file
+        ))
+    }
+}
+
+/// What follows the batches that were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// Nothing.
+    Complete,
+    /// The beginning of a batch: an append that is under way, or one that died.
+    Incomplete,
+    /// What is at byte `at` of the file is no batch; nothing behind it can be found. `why` is the
+    /// end of a sentence that begins with the file's name. Where appends of others can be seen
+    /// in parts, the last batch may look so while it is written.
+    Damaged { at: u64, why: String },
+}
+
+#[derive(Debug)]
+pub struct Parsed {
+    /// Each with where it ends in the file.
+    pub batches: Vec<(u64, Arc<Batch>)>,
+    pub tail: Tail,
+}
+
+impl Parsed {
+    /// Where the next look begins.
+    pub fn end(&self, offset: u64) -> u64 {
+        self.batches.last().map_or(offset, |(end, _)| *end)
+    }
+}
+
+/// The batches in `bytes`, which begin at byte `offset` of layout `id`: 0, or the end of a batch.
+pub fn parse(bytes: &[u8], offset: u64, id: &LayoutId) -> Parsed {
+    let mut parsed = Parsed {
+        batches: Vec::new(),
+        tail: Tail::Complete,
+    };
+    let mut at = 0;
+    if offset == 0 {
+        let Some(header) = bytes.get(..HEADER_LEN) else {
+            parsed.tail = Tail::Incomplete;
+            return parsed;
+        };
+        if let Err(why) = id.check(header) {
+            parsed.tail = Tail::Damaged { at: 0, why };
+            return parsed;
+        }
+        at = HEADER_LEN;
+    }
+    while at < bytes.len() {
+        match codec::decode(&bytes[at..], id) {
+            Decoded::Batch(batch, len) => {
+                at += len;
+                let end = offset.saturating_add(at as u64);
+                parsed.batches.push((end, Arc::new(batch)));
+            }
+            Decoded::Incomplete => {
+                parsed.tail = Tail::Incomplete;
+                break;
+            }
+            Decoded::Damaged(why) => {
+                let at = offset.saturating_add(at as u64);
+                let why = format!("has a batch at byte {at} that {why}");
+                parsed.tail = Tail::Damaged { at, why };
+                break;
+            }
+        }
+    }
+    parsed
+}
+
+#[cfg(test)]
+mod tests;

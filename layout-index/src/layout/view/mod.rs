@@ -1,0 +1,232 @@
+//! The view of a file: every batch that the canonical file does not have, merged.
+//!
+//! # Order
+//!
+//! What the plan covers is older than what it does not; on each side the smaller (epoch, node) is
+//! older, and one node's batches go by generation and position. Bytes at or beyond the cut of any
+//! newer batch are gone, a batch's own cut does not touch its own bytes.
+//!
+//! # Consistency
+//!
+//! A view is as old as the last refresh and never half of two states: whoever refreshes one adds
+//! what it found to a copy (batches are shared, so that is cheap) or under a lock. Epochs that
+//! were seen stay seen, also when what had them is gone, or a node could give an old epoch to new
+//! bytes.
+
+mod order;
+mod paint;
+mod touch;
+
+pub use paint::{ViewPiece, ViewSource};
+
+use super::batch::Batch;
+use super::plan::{Base, Covered, Plan};
+use crate::types::{ByteRange, Epoch, NodeId, Timestamp};
+use order::Order;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::size_of;
+use std::sync::{Arc, OnceLock};
+
+/// A batch, and where in which layout it is.
+#[derive(Clone, Debug)]
+struct Layer {
+    node: NodeId,
+    generation: u32,
+    /// Where it ends in its layout.
+    end: u64,
+    batch: Arc<Batch>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    layers: Vec<Layer>,
+    /// How far each layout has been read.
+    read: BTreeMap<(NodeId, u32), u64>,
+    /// Layouts of the base whose files are gone.
+    gone: BTreeSet<(NodeId, u32)>,
+    base: Option<Base>,
+    plan: Option<Plan>,
+    epoch: Epoch,
+    /// Made when it is first asked for, and anew after every change.
+    order: OnceLock<Order>,
+}
+
+impl View {
+    /// A batch that ends at byte `end` of its layout. One that was added before, or that the base
+    /// covers, changes nothing but the epoch.
+    pub fn add(&mut self, node: NodeId, generation: u32, end: u64, batch: Arc<Batch>) {
+        self.epoch = self.epoch.max(batch.head.epoch);
+        if end <= self.read_upto(node, generation) {
+            return;
+        }
+        self.gone.remove(&(node, generation));
+        self.read.insert((node, generation), end);
+        self.order.take();
+        self.layers.push(Layer {
+            node,
+            generation,
+            end,
+            batch,
+        });
+    }
+
+    /// Drops what the base covers. A base of a lower term than the known one is ignored.
+    pub fn set_base(&mut self, base: Base) {
+        self.epoch = self.epoch.max(base.epoch);
+        if self
+            .base
+            .as_ref()
+            .is_some_and(|known| known.term > base.term)
+        {
+            return;
+        }
+        self.layers
+            .retain(|l| l.end > base.covered.upto(l.node, l.generation));
+        self.gone
+            .retain(|layout| base.covered.0.contains_key(layout));
+        self.order.take();
+        self.base = Some(base);
+    }
+
+    /// The plan of the newest unfinished round. One whose term the base has reached is finished,
+    /// and one of a lower term than the known one is old: both are ignored.
+    pub fn set_plan(&mut self, plan: Option<Plan>) {
+        if let Some(plan) = &plan {
+            self.epoch = self.epoch.max(plan.epoch);
+            if self
+                .plan
+                .as_ref()
+                .is_some_and(|known| known.term > plan.term)
+            {
+                return;
+            }
+        }
+        self.order.take();
+        self.plan = plan;
+    }
+
+    /// Its file is gone, and with it what it said.
+    pub fn forget_layout(&mut self, node: NodeId, generation: u32) {
+        self.layers
+            .retain(|l| (l.node, l.generation) != (node, generation));
+        self.read.remove(&(node, generation));
+        let covered = |base: &Base| base.covered.0.contains_key(&(node, generation));
+        if self.base.as_ref().is_some_and(covered) {
+            self.gone.insert((node, generation));
+        }
+        self.order.take();
+    }
+
+    /// Where reading of a layout goes on: what the base covers need not be read.
+    pub fn read_upto(&self, node: NodeId, generation: u32) -> u64 {
+        let read = self.read.get(&(node, generation)).copied().unwrap_or(0);
+        let base = self.base.as_ref();
+        read.max(base.map_or(0, |base| base.covered.upto(node, generation)))
+    }
+
+    /// Layouts that are not known to be gone: those that a listing does not show are to be
+    /// forgotten, or each base would name all that ever were.
+    pub fn layouts(&self) -> impl Iterator<Item = (NodeId, u32)> + '_ {
+        self.covered_now().0.into_keys()
+    }
+
+    pub fn base(&self) -> Option<&Base> {
+        self.base.as_ref()
+    }
+
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref().filter(|plan| !self.is_finished(plan))
+    }
+
+    fn is_finished(&self, plan: &Plan) -> bool {
+        self.base
+            .as_ref()
+            .is_some_and(|base| base.term >= plan.term)
+    }
+
+    /// The canonical file is everything.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// The largest that was ever seen.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Of the file, when the canonical one is `canonical` bytes long: before, while or after a
+    /// round makes it what it should be.
+    pub fn size(&self, canonical: u64) -> u64 {
+        let order = self.order();
+        canonical.min(order.limit).max(order.grown)
+    }
+
+    /// Canonical bytes at or beyond this are not the file's: zeros, where no batch has any.
+    pub fn limit(&self) -> u64 {
+        self.order().limit
+    }
+
+    /// `None`: the canonical file's.
+    pub fn mtime(&self) -> Option<Timestamp> {
+        self.order().mtime
+    }
+
+    /// What the batches have of `range`: disjoint, in file order, each in one unit. Between them
+    /// is the canonical file below [`View::limit`], and zeros beyond.
+    pub fn pieces(&self, range: ByteRange) -> Vec<ViewPiece> {
+        paint::pieces(self, range)
+    }
+
+    /// Units of `unit` bytes of the file that some batch touches, from the one that holds byte
+    /// `from`, at most `max`. Go on with the end of the last.
+    pub fn ranges(&self, unit: u64, from: u64, max: usize) -> Vec<ByteRange> {
+        touch::ranges(self, unit, from, max)
+    }
+
+    /// Only what the plan covers and the base does not.
+    pub fn covered_by(&self, plan: &Plan) -> View {
+        let mut view = self.clone();
+        view.order.take();
+        view.plan = None;
+        let covers = |l: &Layer| l.end <= plan.covered.upto(l.node, l.generation);
+        view.layers.retain(covers);
+        view
+    }
+
+    /// Everything that was added, for a new plan.
+    pub fn covered_now(&self) -> Covered {
+        let mut covered = self.read.clone();
+        if let Some(base) = &self.base {
+            for (layout, upto) in &base.covered.0 {
+                if !self.gone.contains(layout) {
+                    let known = covered.entry(*layout).or_default();
+                    *known = (*known).max(*upto);
+                }
+            }
+        }
+        Covered(covered)
+    }
+
+    fn order(&self) -> &Order {
+        let plan = || self.plan().map(|plan| &plan.covered);
+        self.order.get_or_init(|| Order::new(&self.layers, plan()))
+    }
+
+    /// What it takes, in bytes, about.
+    pub fn memory(&self) -> usize {
+        let batches: usize = self.layers.iter().map(|l| l.batch.memory()).sum();
+        let covered = |c: Option<&Covered>| c.map_or(0, |c| c.0.len());
+        let entries = self.read.len()
+            + self.gone.len()
+            + covered(self.base.as_ref().map(|b| &b.covered))
+            + covered(self.plan.as_ref().map(|p| &p.covered));
+        size_of::<View>()
+            + batches
+            + self.layers.capacity() * size_of::<Layer>()
+            + entries * 2 * size_of::<((NodeId, u32), u64)>()
+            + self.order.get().map_or(0, Order::memory)
+    }
+}
+
+#[cfg(test)]
+mod tests;
