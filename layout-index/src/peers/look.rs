@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// A file that changes this often while it is looked at is looked at again later.
 const LOOKS: usize = 100;
 
+/// Looks before something that makes no sense counts as damaged.
+const PATIENT_LOOKS: usize = 40;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
 /// What is read of a layout at once.
 const CHUNK: usize = 4 << 20;
 
@@ -107,7 +111,7 @@ impl Peers {
 
     /// A look at everything: the same stamp before and after. Gives the intents of others.
     pub(super) fn look(&self, file: &File, ask: AskCanonical<'_>) -> Result<Vec<Intent>> {
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS {
             let stamp = self.stamp(file)?;
             let listing = match stamp {
                 None => None,
@@ -117,8 +121,15 @@ impl Peers {
                     listing => listing,
                 },
             };
-            let Some(view) = self.read(file, listing.as_ref())? else {
-                continue;
+            let view = match self.read(file, stamp, listing.as_ref()) {
+                Ok(Some(view)) => view,
+                Ok(None) => continue,
+                // A batch that is being appended can be seen in parts, and looks like this then.
+                Err(StoreError::Layout { .. }) if look < PATIENT_LOOKS => {
+                    std::thread::sleep(BETWEEN_LOOKS);
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             if self.stamp(file)? != stamp {
                 continue;
@@ -156,10 +167,23 @@ impl Peers {
     }
 
     /// The view that a listing leads to; `None` if something of it is gone by now.
-    fn read(&self, file: &File, listing: Option<&Listing>) -> Result<Option<View>> {
-        let known = file.seen().view.clone();
+    fn read(
+        &self,
+        file: &File,
+        stamp: Option<Stamp>,
+        listing: Option<&Listing>,
+    ) -> Result<Option<View>> {
+        let known = {
+            let seen = file.seen();
+            let same = seen.stamp.zip(stamp).is_some_and(|(a, b)| a.same_directory(&b));
+            if same {
+                seen.view.clone()
+            } else {
+                Arc::new(seen.view.afresh())
+            }
+        };
         let Some(listing) = listing else {
-            return Ok(Some(known.without_batches()));
+            return Ok(Some(known.afresh()));
         };
         let mut view = (*known).clone();
         for gone in known.layouts() {
@@ -217,7 +241,7 @@ impl Peers {
                 return Ok(false);
             };
             let whole = bytes.len() < want;
-            let parsed = layout::parse(&id, from, &bytes);
+            let parsed = layout::parse(&bytes, from, &id);
             let got = !parsed.batches.is_empty();
             for (end, batch) in parsed.batches {
                 view.add(node, gen_no, end, batch);

@@ -62,7 +62,7 @@ impl Peers {
             node: me,
             generation: gen_no,
         };
-        let parsed = layout::parse(&id, 0, &bytes);
+        let parsed = layout::parse(&bytes, 0, &id);
         let mut own = OwnLayout::default();
         for (end, batch) in &parsed.batches {
             own.len = *end;
@@ -129,7 +129,7 @@ impl Peers {
         let covered: Vec<u32> = {
             let seen = file.seen();
             let done = |(gen_no, own): &(&u32, &OwnLayout)| {
-                seen.view.base_covers(me, **gen_no) >= own.len
+                seen.view.base_upto(me, **gen_no) >= own.len
             };
             seen.own.iter().filter(done).map(|(g, _)| *g).collect()
         };

@@ -4,7 +4,7 @@ use super::{AskCanonical, OwnLayout, Peers, failed};
 use crate::error::{Result, StoreError};
 use crate::extent::Place;
 use crate::file::{Capture, File, Source};
-use crate::layout::{BatchBuilder, Head, LayoutId, Piece, SubfileRef};
+use crate::layout::{Batch, BatchBuilder, BuildError, Head, LayoutId, Piece, SubfileRef};
 use crate::types::{ByteRange, Epoch};
 use std::sync::Arc;
 
@@ -53,9 +53,9 @@ impl Peers {
         };
         let mut bytes = Vec::new();
         if at == 0 {
-            id.encode(&mut bytes);
+            bytes.extend(id.header());
         }
-        bytes.extend(batch.encode(&id));
+        bytes.extend(batch.encode(&id).map_err(|e| unusable(file, e))?);
         let end = at + bytes.len() as u64;
         self.hold_subfiles(file, gen_no, batch.subfiles());
         self.commons
@@ -73,18 +73,9 @@ impl Peers {
             .map_err(|e| failed("publishing", file, e))
     }
 
-    fn build(&self, file: &File, capture: &Capture, epoch: Epoch) -> Result<crate::layout::Batch> {
-        let mut builder = BatchBuilder::new(Head {
-            epoch,
-            life: capture.life,
-            upto: capture.upto,
-            cut: capture.cut,
-            grown: capture.grown,
-            mtime: capture.mtime,
-        });
-        let unusable = |e: crate::layout::BuildError| {
-            StoreError::Unusable(format!("publishing file {}: {e}", file.id()))
-        };
+    fn build(&self, file: &File, capture: &Capture, epoch: Epoch) -> Result<Batch> {
+        let mut builder = BatchBuilder::new();
+        let unusable = |e| unusable(file, e);
         let mut in_log = capture.pieces.iter();
         for (start, extent) in &capture.extents {
             let range = ByteRange::new(*start, extent.end);
@@ -102,9 +93,7 @@ impl Peers {
                     })?;
                     let piece = Piece::Subfile {
                         subfile: &subfile,
-                        block: unit.block,
-                        len: unit.len,
-                        crc: unit.crc,
+                        unit,
                         skip,
                     };
                     builder.push(range, piece).map_err(unusable)?;
@@ -121,7 +110,14 @@ impl Peers {
                 Place::Canonical => {}
             }
         }
-        Ok(builder.build())
+        Ok(builder.finish(Head {
+            epoch,
+            life: capture.life,
+            upto: capture.upto,
+            cut: capture.cut,
+            grown: capture.grown,
+            mtime: capture.mtime,
+        }))
     }
 
     /// The layout that the next batch goes to, and where in it.
@@ -134,7 +130,7 @@ impl Peers {
         }
         let gen_no = loop {
             let number = crate::store::random() as u32;
-            if !seen.own.contains_key(&number) && !seen.view.base_knows(self.me(), number) {
+            if !seen.own.contains_key(&number) && seen.view.base_upto(self.me(), number) == 0 {
                 break number;
             }
         };
@@ -155,6 +151,10 @@ impl Peers {
             }
         }
     }
+}
+
+fn unusable(file: &File, error: BuildError) -> StoreError {
+    StoreError::Unusable(format!("publishing file {}: {error}", file.id()))
 }
 
 /// `<id>-<run>-<no>`, as this store names its subfiles.

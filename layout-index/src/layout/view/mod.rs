@@ -70,6 +70,26 @@ impl View {
         });
     }
 
+    /// The file's directory is gone, or another one is in its place: nothing holds any more but the
+    /// epochs that were seen.
+    pub fn afresh(&self) -> View {
+        View {
+            epoch: self.epoch,
+            ..View::default()
+        }
+    }
+
+    /// How much of a layout the canonical file has.
+    pub fn base_upto(&self, node: NodeId, generation: u32) -> u64 {
+        let base = self.base.as_ref();
+        base.map_or(0, |base| base.covered.upto(node, generation))
+    }
+
+    /// Of the newest base; 0 without one.
+    pub fn base_term(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.term)
+    }
+
     /// Drops what the base covers. A base of a lower term than the known one is ignored.
     pub fn set_base(&mut self, base: Base) {
         self.epoch = self.epoch.max(base.epoch);
