@@ -12,7 +12,10 @@
 //! Nothing here knows FUSE or tokio. `docs/ARCHITECTURE.md` walks through the modules,
 //! `docs/FORMAT.md` has the bytes.
 
+pub mod beneath;
+mod calls;
 pub mod checksum;
+pub mod commons;
 pub mod disk;
 pub mod error;
 pub mod extent;
@@ -40,4 +43,4 @@ pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};
 pub use store::{Event, InspectedFile, Inspection, Store, StoreOptions, Totals};
 pub use subfile::{Subfile, Subfiles};
-pub use types::{ByteRange, FileId, FileNo, Seq, Timestamp};
+pub use types::{ByteRange, FileId, FileNo, NodeId, Seq, Timestamp};

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// The canonical file's identity: inode number and birth, so that renames and hard links cost
 /// nothing and a reused inode number is not mistaken for the file that had it before.
@@ -18,6 +19,36 @@ pub struct FileId {
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}.{:x}", self.ino, self.birth)
+    }
+}
+
+/// One that [`fmt::Display`] did not write is refused, so that every file has one name.
+impl FromStr for FileId {
+    type Err = NotAName;
+
+    fn from_str(name: &str) -> Result<Self, NotAName> {
+        let (ino, birth) = name.split_once('.').ok_or(NotAName)?;
+        let number = |text| u64::from_str_radix(text, 16).map_err(|_| NotAName);
+        let id = FileId {
+            ino: number(ino)?,
+            birth: number(birth)?,
+        };
+        (id.to_string() == name).then_some(id).ok_or(NotAName)
+    }
+}
+
+/// A name in the shared directory that no node gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no node of Forebay gives such a name")]
+pub struct NotAName;
+
+/// Who a node is: 64 random bits, made with its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NodeId(pub u64);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
     }
 }
 
