@@ -7,10 +7,11 @@
 //! *Killed in between, or before the end of the life*: the name stays, and other nodes go on making
 //! subfiles that they could do without, until the next start of this store removes it.
 
-use crate::ost::{Place, beneath, entries};
+use crate::ost::Place;
 use layout_index::FileId;
+use layout_index::beneath::{DIRECTORY, beneath, entries};
+use layout_index::commons::names_of;
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use parking_lot::Mutex;
@@ -152,14 +153,6 @@ impl Sharing {
     }
 }
 
-fn names_of(id: FileId) -> [String; 2] {
-    [
-        format!("{:02x}", (id.ino ^ id.birth) & 0xff),
-        id.to_string(),
-    ]
-}
-
 fn open_dir(dir: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-    Ok(beneath(dir, name, flags, Mode::empty())?)
+    Ok(beneath(dir, name, DIRECTORY, Mode::empty())?)
 }

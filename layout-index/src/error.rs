@@ -85,7 +85,9 @@ pub enum StoreError {
         seconds: f64,
     },
     /// What another node (or this one, earlier) wrote into the shared directory makes no sense.
-    #[error("file {file}: a {what} in the shared directory is damaged ({why}); nothing that it should describe is read or drained")]
+    #[error(
+        "file {file}: a {what} in the shared directory is damaged ({why}); nothing that it should describe is read or drained"
+    )]
     Layout {
         file: FileId,
         what: &'static str,
@@ -116,9 +118,7 @@ impl StoreError {
         match self {
             StoreError::Io { source, .. }
             | StoreError::SubfileIo { source, .. }
-            | StoreError::Shared { source, .. } => {
-                source.raw_os_error()
-            }
+            | StoreError::Shared { source, .. } => source.raw_os_error(),
             _ => None,
         }
     }

@@ -12,6 +12,8 @@
 //! Nothing here knows FUSE or tokio. `docs/ARCHITECTURE.md` walks through the modules,
 //! `docs/FORMAT.md` has the bytes.
 
+pub mod beneath;
+mod calls;
 pub mod checksum;
 pub mod commons;
 pub mod disk;

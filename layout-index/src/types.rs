@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// The canonical file's identity: inode number and birth, so that renames and hard links cost
 /// nothing and a reused inode number is not mistaken for the file that had it before.
@@ -21,14 +22,27 @@ impl fmt::Display for FileId {
     }
 }
 
-/// Names one dirty life of a file within one store: from its first absorbed write until it is
-/// clean again. Never reused, so an old record cannot be taken for a newer life's.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-pub struct FileNo(pub u64);
+/// One that [`fmt::Display`] did not write is refused, so that every file has one name.
+impl FromStr for FileId {
+    type Err = NotAName;
 
-/// Who a node is to the other nodes: random, made with its store and kept in its superblock.
+    fn from_str(name: &str) -> Result<Self, NotAName> {
+        let (ino, birth) = name.split_once('.').ok_or(NotAName)?;
+        let number = |text| u64::from_str_radix(text, 16).map_err(|_| NotAName);
+        let id = FileId {
+            ino: number(ino)?,
+            birth: number(birth)?,
+        };
+        (id.to_string() == name).then_some(id).ok_or(NotAName)
+    }
+}
+
+/// A name in the shared directory that no node gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no node of Forebay gives such a name")]
+pub struct NotAName;
+
+/// Who a node is: 64 random bits, made with its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
@@ -37,6 +51,13 @@ impl fmt::Display for NodeId {
         write!(f, "{:016x}", self.0)
     }
 }
+
+/// Names one dirty life of a file within one store: from its first absorbed write until it is
+/// clean again. Never reused, so an old record cannot be taken for a newer life's.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct FileNo(pub u64);
 
 /// Orders what different nodes published of one file: a node gives 1 + the largest that it has
 /// seen of that file.

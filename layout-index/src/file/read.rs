@@ -544,7 +544,7 @@ fn fill_published(pieces: &mut Vec<Piece>, range: ByteRange, published: &Publish
     }
     let cut = published.limit();
     let mut at = range.start;
-    let mut fill = |pieces: &mut Vec<Piece>, start: u64, end: u64| {
+    let fill = |pieces: &mut Vec<Piece>, start: u64, end: u64| {
         push(pieces, start, end.min(cut), Source::Canonical);
         push(pieces, start.max(cut), end, Source::Zero);
     };

@@ -6,7 +6,7 @@ use crate::types::{ByteRange, Epoch, FileNo, NodeId, Seq, Timestamp};
 use std::mem::size_of;
 
 /// A subfile of the batch's node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubfileRef {
     pub run: u32,
     pub no: u32,

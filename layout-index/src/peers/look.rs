@@ -173,18 +173,20 @@ impl Peers {
         stamp: Option<Stamp>,
         listing: Option<&Listing>,
     ) -> Result<Option<View>> {
-        let known = {
+        let (mut known, before) = {
             let seen = file.seen();
-            let same = seen.stamp.zip(stamp).is_some_and(|(a, b)| a.same_directory(&b));
-            if same {
-                seen.view.clone()
-            } else {
-                Arc::new(seen.view.afresh())
-            }
+            (seen.view.clone(), seen.stamp)
         };
         let Some(listing) = listing else {
             return Ok(Some(known.afresh()));
         };
+        // A base stays until a newer one is there: without one this is another directory, whatever
+        // its number.
+        let same = before.zip(stamp).is_some_and(|(a, b)| a.same_directory(&b));
+        let based = listing.bases.last().copied().unwrap_or(0) >= known.base_term();
+        if !same || !based {
+            known = Arc::new(known.afresh());
+        }
         let mut view = (*known).clone();
         for gone in known.layouts() {
             if !listing.layouts.contains(&gone) {
@@ -192,7 +194,9 @@ impl Peers {
             }
         }
         if let Some(term) = listing.bases.last().filter(|t| **t > view.base_term()) {
-            let Some(bytes) = self.commons.read_base(file.id(), *term)
+            let Some(bytes) = self
+                .commons
+                .read_base(file.id(), *term)
                 .map_err(|e| failed("reading a base of", file, e))?
             else {
                 return Ok(None);
@@ -205,13 +209,15 @@ impl Peers {
             None => view.set_plan(None),
             Some(term) if view.plan().is_some_and(|plan| plan.term == *term) => {}
             Some(term) => {
-                let Some(bytes) = self.commons.read_plan(file.id(), *term)
+                let Some(bytes) = self
+                    .commons
+                    .read_plan(file.id(), *term)
                     .map_err(|e| failed("reading a plan of", file, e))?
                 else {
                     return Ok(None);
                 };
-                let plan = Plan::decode(&bytes, file.id())
-                    .map_err(|why| damaged(file, "plan", why))?;
+                let plan =
+                    Plan::decode(&bytes, file.id()).map_err(|why| damaged(file, "plan", why))?;
                 view.set_plan(Some(plan));
             }
         }

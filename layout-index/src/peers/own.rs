@@ -128,9 +128,8 @@ impl Peers {
         let me = self.me();
         let covered: Vec<u32> = {
             let seen = file.seen();
-            let done = |(gen_no, own): &(&u32, &OwnLayout)| {
-                seen.view.base_upto(me, **gen_no) >= own.len
-            };
+            let done =
+                |(gen_no, own): &(&u32, &OwnLayout)| seen.view.base_upto(me, **gen_no) >= own.len;
             seen.own.iter().filter(done).map(|(g, _)| *g).collect()
         };
         for gen_no in covered {

@@ -83,7 +83,9 @@ impl Peers {
                 Place::Zero => builder.push(range, Piece::Zero).map_err(unusable)?,
                 Place::Subfile { unit, skip } => {
                     let subfile = self.shared.subfiles.get(unit.subfile);
-                    let subfile = subfile.as_ref().and_then(|s| reference(&s.row().name, &s.row().ost_name));
+                    let subfile = subfile
+                        .as_ref()
+                        .and_then(|s| reference(&s.row().name, &s.row().ost_name));
                     let subfile = subfile.ok_or_else(|| {
                         StoreError::Unusable(format!(
                             "file {} bytes {range}: no subfile has number {}",
@@ -105,7 +107,9 @@ impl Peers {
                     {
                         file.read_log(range, log, &mut bytes)?;
                     }
-                    builder.push(range, Piece::Inline(&bytes)).map_err(unusable)?;
+                    builder
+                        .push(range, Piece::Inline(&bytes))
+                        .map_err(unusable)?;
                 }
                 Place::Canonical => {}
             }

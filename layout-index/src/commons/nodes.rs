@@ -1,0 +1,421 @@
+//! Who the nodes are, and which of them live.
+//!
+//! A node's record says its name, its run and its lease; the time on it is its heartbeat, and
+//! random, so that it is a new one whatever the server's clock does. No two clocks are compared:
+//! a node knows when it began the last heartbeat that succeeded, and the others how long they
+//! have seen the same one, each by its own clock that also counts sleep.
+//!
+//! # A lease that was lost does not come back
+//!
+//! A heartbeat can be on its way for as long as it likes. When it arrives after half of the lease
+//! has passed since the one before, others may have seen the old one for a whole lease, and taken
+//! the node for dead. From then on the node lives again, but what it held is gone: a [`Tenure`]
+//! is the time during which that cannot have happened, and whatever was taken in an older one
+//! must not be used.
+//!
+//! *Killed while a record is written*: the old record is there, and a temporary name beside it
+//! that the node's next start removes.
+
+use super::names::{Name, Owner};
+use super::sys::{self, Looked};
+use super::{Commons, FILES, LONGEST_LEASE, TOP};
+use crate::beneath::{beneath, entries, open_seen, remove_from, sync_open};
+use crate::types::NodeId;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{Mode, futimens};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+const VERSION: u32 = 1;
+const LONGEST_RECORD: u64 = 64 * 1024;
+const LONGEST_NAME: usize = 255;
+
+/// Time since some moment, by a clock that goes on while the machine sleeps.
+pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+pub(super) fn boottime() -> Clock {
+    Arc::new(|| {
+        // It fails for unknown clocks only, and this one is older than openat2.
+        clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+    })
+}
+
+/// A time without a moment at which others could have taken this node for dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenure(u64);
+
+/// What is known of this node's own heartbeat.
+#[derive(Debug, Default)]
+pub(super) struct Beat {
+    /// When the last one that succeeded began.
+    began: Option<Duration>,
+    tenure: u64,
+}
+
+/// This node's record: which file it is.
+#[derive(Debug)]
+pub(super) struct Own {
+    file: File,
+    is: Looked,
+}
+
+/// What was seen of another node.
+#[derive(Debug)]
+pub(super) struct Seen {
+    name: String,
+    heartbeat: Looked,
+    /// Not before it was seen first.
+    since: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct NodeRecord {
+    pub id: NodeId,
+    /// Or what is wrong with its record.
+    pub state: Result<NodeState, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    pub name: String,
+    pub run: u32,
+    pub lease: Duration,
+    /// It ended in good order.
+    pub left: bool,
+    /// Its last heartbeat, by the file system's clock.
+    pub beat: SystemTime,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Written {
+    version: u32,
+    name: String,
+    run: String,
+    lease_ms: u64,
+    #[serde(default)]
+    left: bool,
+}
+
+/// Names are shown to people.
+pub(super) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(char::is_control)
+}
+
+/// Whom files belong to that this process makes in `dir`: a server may map root to another. Also
+/// removes what an earlier daemon of this node left there.
+pub(super) fn owner_of_ours(dir: BorrowedFd<'_>, me: Owner) -> io::Result<u32> {
+    for entry in entries(dir)? {
+        if matches!(entry.name.parse(), Ok(Name::Temporary(id, _)) if id == me.id) {
+            remove_from(dir, &entry.name)?;
+        }
+    }
+    let name = temporary(me);
+    let file = create(dir, &name)?;
+    let uid = file.metadata().map(|meta| meta.uid());
+    remove_from(dir, &name)?;
+    uid
+}
+
+/// A name that nobody can know beforehand, and that tells which run made it.
+pub(super) fn temporary(me: Owner) -> String {
+    let number = u64::from(me.run) << 32 | u64::from(rand::random::<u32>());
+    Name::Temporary(me.id, number).to_string()
+}
+
+pub(super) fn create(dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+    Ok(File::from(beneath(dir, name, flags, mode)?))
+}
+
+impl Commons {
+    pub(super) fn first_heartbeat(&self) -> io::Result<()> {
+        let began = (self.clock)();
+        *self.record.lock() = Some(self.write_record(false)?);
+        self.succeeded(began);
+        Ok(())
+    }
+
+    /// Tells the others that this node lives. To be called every quarter of the lease.
+    pub fn heartbeat(&self) -> io::Result<()> {
+        let mut record = self.record.lock();
+        let began = (self.clock)();
+        let Some(own) = record.as_ref() else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "this daemon has not joined the shared directory, or has left it",
+            ));
+        };
+        self.is_still_there()?;
+        match self.beat_on(own) {
+            Ok(()) => {}
+            // Who has no record counts as dead. When this node does not count on its lease
+            // either, it may begin again.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !self.lease_holds() => {
+                *record = Some(self.write_record(false)?);
+            }
+            Err(e) => return Err(e),
+        }
+        self.succeeded(began);
+        Ok(())
+    }
+
+    fn beat_on(&self, own: &Own) -> io::Result<()> {
+        crate::calls::note("utime");
+        futimens(&own.file, &TimeSpec::UTIME_OMIT, &sys::random_time())?;
+        let id = self.me.id.to_string();
+        match sys::look(self.nodes.as_fd(), &id)? {
+            Some(is) if (is.device, is.ino) == (own.is.device, own.is.ino) => Ok(()),
+            Some(_) => Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!(
+                    "another daemon has taken the place of this one in nodes/{id}: is a copy of \
+                     its store in use?"
+                ),
+            )),
+            None => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("nodes/{id}, the record of this daemon, was removed"),
+            )),
+        }
+    }
+
+    /// Nobody but this daemon would look into a directory that was replaced.
+    fn is_still_there(&self) -> io::Result<()> {
+        for (at, name, held) in [
+            (self.backing.as_fd(), TOP, self.top.as_fd()),
+            (self.top.as_fd(), FILES, self.dirs.files.as_fd()),
+        ] {
+            let (now, held) = (sys::look(at, name)?, sys::look(held, ".")?);
+            let is = |looked: Option<Looked>| looked.map(|l| (l.device, l.ino));
+            if is(now) != is(held) {
+                return Err(io::Error::new(
+                    io::ErrorKind::StaleNetworkFileHandle,
+                    format!(
+                        "the shared directory {name} was removed or replaced while this daemon \
+                         used it: start it again"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn succeeded(&self, began: Duration) {
+        let now = (self.clock)();
+        let mut beat = self.beat.lock();
+        if !beat.began.is_some_and(|last| self.is_within(last, now)) {
+            beat.tenure += 1;
+        }
+        beat.began = Some(began);
+    }
+
+    fn is_within(&self, began: Duration, now: Duration) -> bool {
+        now.saturating_sub(began) < self.lease / 2
+    }
+
+    /// Whether nobody can take this node for dead: less than half of the lease has passed since
+    /// the last heartbeat that succeeded began.
+    pub fn lease_holds(&self) -> bool {
+        self.tenure().is_some()
+    }
+
+    /// The present tenure. `None` when the lease does not hold.
+    pub fn tenure(&self) -> Option<Tenure> {
+        let beat = self.beat.lock();
+        let began = beat.began?;
+        self.is_within(began, (self.clock)())
+            .then_some(Tenure(beat.tenure))
+    }
+
+    /// Whether the lease holds and has held ever since. To be asked before every write to a
+    /// canonical file; it makes no system call on a file.
+    pub fn holds_since(&self, tenure: Tenure) -> bool {
+        self.tenure() == Some(tenure)
+    }
+
+    pub(super) fn need_lease(&self) -> io::Result<Tenure> {
+        self.tenure().ok_or_else(lapsed)
+    }
+
+    fn write_record(&self, left: bool) -> io::Result<Own> {
+        let written = Written {
+            version: VERSION,
+            name: self.name.clone(),
+            run: format!("{:08x}", self.me.run),
+            lease_ms: self.lease.as_millis().max(1) as u64,
+            left,
+        };
+        let text = toml::to_string(&written).map_err(io::Error::other)?;
+        let (dir, id) = (self.nodes.as_fd(), self.me.id.to_string());
+        let name = temporary(self.me);
+        let mut file = create(dir, &name)?;
+        let mut put = || -> io::Result<()> {
+            file.write_all(text.as_bytes())?;
+            futimens(&file, &TimeSpec::UTIME_OMIT, &sys::random_time())?;
+            file.sync_all()?;
+            Ok(sys::rename(dir, &name, &id)?)
+        };
+        if let Err(e) = put() {
+            remove_from(dir, &name)?;
+            return Err(e);
+        }
+        sync_open(dir)?;
+        let is = sys::look(dir, &id)?.ok_or(Errno::ENOENT)?;
+        Ok(Own { file, is })
+    }
+
+    /// Ends in good order: nobody needs to wait for the lease. Data may stay.
+    pub fn leave(&self) -> io::Result<()> {
+        let mut record = self.record.lock();
+        self.beat.lock().began = None;
+        if record.take().is_some() {
+            drop(self.write_record(true)?);
+        }
+        Ok(())
+    }
+
+    /// All nodes that ever joined and were not forgotten.
+    pub fn nodes(&self) -> io::Result<Vec<NodeRecord>> {
+        let mut found = Vec::new();
+        for entry in entries(self.nodes.as_fd())? {
+            let Ok(id) = u64::from_str_radix(&entry.name, 16).map(NodeId) else {
+                continue;
+            };
+            if id.to_string() != entry.name {
+                continue;
+            }
+            match self.read_record(id) {
+                Ok(Some((state, _))) => found.push(NodeRecord {
+                    id,
+                    state: Ok(state),
+                }),
+                Ok(None) => {}
+                Err(e) => found.push(NodeRecord {
+                    id,
+                    state: Err(e.to_string()),
+                }),
+            }
+        }
+        found.sort_unstable_by_key(|node| node.id);
+        Ok(found)
+    }
+
+    /// Whether `owner` will not write any more. It takes a lease of watching to find that a node
+    /// has gone without a word, so this is asked again and again by those who wait for one.
+    pub fn is_dead(&self, owner: Owner) -> io::Result<bool> {
+        if owner.id == self.me.id && self.my_notes.is_some() {
+            return Ok(owner.run != self.me.run);
+        }
+        let before = (self.clock)();
+        let Some((state, heartbeat)) = self.read_record(owner.id)? else {
+            // A kernel may remember that a name was missing; a list is always a new one.
+            let name = owner.id.to_string();
+            return Ok(!entries(self.nodes.as_fd())?.iter().any(|e| e.name == name));
+        };
+        let after = (self.clock)();
+        let mut seen = self.seen.lock();
+        let known = seen.entry(owner.id).or_insert_with(|| Seen {
+            name: String::new(),
+            heartbeat,
+            since: after,
+        });
+        known.name.clone_from(&state.name);
+        if known.heartbeat != heartbeat {
+            known.heartbeat = heartbeat;
+            known.since = after;
+        }
+        let patience = state.lease.max(self.lease);
+        Ok(state.run != owner.run || state.left || before.saturating_sub(known.since) >= patience)
+    }
+
+    /// For messages: the node's name, or its id where that is not known.
+    pub fn name_of(&self, id: NodeId) -> String {
+        if let Some(seen) = self.seen.lock().get(&id) {
+            return seen.name.clone();
+        }
+        match self.read_record(id) {
+            Ok(Some((state, _))) => state.name,
+            _ => id.to_string(),
+        }
+    }
+
+    fn read_record(&self, id: NodeId) -> io::Result<Option<(NodeState, Looked)>> {
+        let name = id.to_string();
+        let damaged = |what: String| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("nodes/{name} is damaged ({what}): remove it if that node is gone"),
+            )
+        };
+        // The record and its time must be of the same file, and it may be replaced in between.
+        for _ in 0..8 {
+            let Some(looked) = sys::look(self.nodes.as_fd(), &name)? else {
+                return Ok(None);
+            };
+            let opened = open_seen(self.nodes.as_fd(), &name, OFlag::O_RDONLY, Some(self.uid));
+            let (file, meta) = match opened {
+                Ok(opened) => opened,
+                Err(e) if super::dirs::is_gone(&e) => continue,
+                Err(e) if e.raw_os_error().is_none() => return Err(damaged(e.to_string())),
+                Err(e) => return Err(e),
+            };
+            if meta.ino() != looked.ino {
+                continue;
+            }
+            let mut text = String::new();
+            match file.take(LONGEST_RECORD + 1).read_to_string(&mut text) {
+                Ok(n) if n as u64 > LONGEST_RECORD => return Err(damaged("it is too long".into())),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                    return Err(damaged("it is no text".into()));
+                }
+                Err(e) => return Err(e),
+            }
+            let beat = SystemTime::UNIX_EPOCH + Duration::from_secs(meta.ctime().max(0) as u64);
+            let state = parse(&text, beat).map_err(damaged)?;
+            return Ok(Some((state, looked)));
+        }
+        Err(Errno::ESTALE.into())
+    }
+}
+
+fn parse(text: &str, beat: SystemTime) -> Result<NodeState, String> {
+    let written: Written = toml::from_str(text).map_err(|e| e.message().to_owned())?;
+    if written.version != VERSION {
+        return Err(format!(
+            "it has version {} and not {VERSION}",
+            written.version
+        ));
+    }
+    if !is_name(&written.name) {
+        return Err("its name cannot be shown".into());
+    }
+    let run = u32::from_str_radix(&written.run, 16).map_err(|e| format!("its run: {e}"))?;
+    let lease = Duration::from_millis(written.lease_ms);
+    if lease.is_zero() || lease > LONGEST_LEASE {
+        return Err(format!("a lease of {lease:?}"));
+    }
+    Ok(NodeState {
+        name: written.name,
+        run,
+        lease,
+        left: written.left,
+        beat,
+    })
+}
+
+pub(super) fn lapsed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        "this node's lease in the shared directory has lapsed: others may have taken over",
+    )
+}

@@ -1,0 +1,308 @@
+//! Terms: who may write a canonical file; and domains: which part of it.
+//!
+//! # Why a term has one holder
+//!
+//! Who takes a term makes its link and then lists the directory. Of two who do so at the same
+//! time, the one whose link came later sees the other's, and gives its own up. Links go only when
+//! they are over or given up, older ones first; so whoever still finds, after the list, the term
+//! that its own follows has not missed a newer one that came and went. What it goes by was listed
+//! before, and may be old: a directory that was emptied meanwhile has other numbers, because the
+//! first of a directory is random.
+//!
+//! Time decides nothing but whether a holder is dead, and a holder whose lease lapsed stops by
+//! itself: [`Commons::holds`] must be asked before every write.
+//!
+//! # Killed in between
+//!
+//! The link is there and its owner is dead: the next term follows it after the lease, and the
+//! next run of the same node at once.
+
+use super::files::in_file;
+use super::names::{Listing, Name, Owner};
+use super::nodes::{Tenure, lapsed};
+use super::{Commons, sys};
+use crate::beneath::remove_from;
+use crate::types::FileId;
+use nix::errno::Errno;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// Others were faster as often as this: whoever wants the term may come again.
+const TRIES: usize = 16;
+
+/// The right to write a canonical file, for as long as the lease holds without a break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub number: u64,
+    pub tenure: Tenure,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TermAttempt {
+    Mine(Term),
+    /// By one that lives as far as is known. That can be this node.
+    Held(Owner),
+}
+
+impl Commons {
+    /// Takes the next term of a file, if the last one is over. Its directory is made.
+    pub fn take_term(&self, file: FileId) -> io::Result<TermAttempt> {
+        let tenure = self.need_lease()?;
+        for _ in 0..TRIES {
+            let taken = self.dirs.within(file, true, |dir| {
+                let seen = self.list_at(dir)?;
+                self.end_forgotten(file, dir, &seen)?;
+                match self.holder(&seen, None)? {
+                    Some(owner) => Ok(Some(TermAttempt::Held(owner))),
+                    None => self.claim(file, dir, &seen, tenure),
+                }
+            })?;
+            if let Some(Some(attempt)) = taken {
+                return Ok(attempt);
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("others take and end terms of file {file} all the time: try later"),
+        ))
+    }
+
+    /// Who holds a term that is not over, other than `mine`, and lives.
+    fn holder(&self, listing: &Listing, mine: Option<u64>) -> io::Result<Option<Owner>> {
+        for (term, owner) in &listing.terms {
+            if Some(*term) != mine && !listing.is_over(*term) && !self.is_dead(*owner)? {
+                return Ok(Some(*owner));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes the link, looks again, and gives it up where what was `seen` was old. `None`: it was
+    /// given up, and nobody is known to hold one.
+    pub(super) fn claim(
+        &self,
+        file: FileId,
+        dir: BorrowedFd<'_>,
+        seen: &Listing,
+        tenure: Tenure,
+    ) -> io::Result<Option<TermAttempt>> {
+        let last = seen.terms.last_key_value();
+        let number = match last {
+            None => u64::from(rand::random::<u32>()) + 1,
+            Some((last, _)) => last.checked_add(1).ok_or_else(|| {
+                let name = Name::Term(*last).to_string();
+                let what = "no term can follow it: remove it when no daemon runs";
+                in_file(file, &name, io::Error::other(what))
+            })?,
+        };
+        let name = Name::Term(number).to_string();
+        match sys::link(dir, &name, &self.me.to_string()) {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => {
+                return self
+                    .owner_at(file, dir, &name)
+                    .map(|o| o.map(TermAttempt::Held));
+            }
+            Err(e) => return Err(e.into()),
+        }
+        let judged = self.judge(dir, number, last, tenure);
+        if let Ok(None) = judged {
+            let term = Term { number, tenure };
+            self.terms.lock().insert(file, term);
+            return Ok(Some(TermAttempt::Mine(term)));
+        }
+        remove_from(dir, &name)?;
+        judged.map(|verdict| verdict.flatten().map(TermAttempt::Held))
+    }
+
+    /// Whether a link that was just made must go: `Some`, with whoever holds a term instead.
+    fn judge(
+        &self,
+        dir: BorrowedFd<'_>,
+        number: u64,
+        last: Option<(&u64, &Owner)>,
+        tenure: Tenure,
+    ) -> io::Result<Option<Option<Owner>>> {
+        let again = self.list_at(dir)?;
+        if let Some(owner) = self.holder(&again, Some(number))? {
+            return Ok(Some(Some(owner)));
+        }
+        if again.terms.range(number..).nth(1).is_some() {
+            return Ok(Some(None));
+        }
+        if let Some((last, owner)) = last {
+            let text = sys::text_of(dir, &Name::Term(*last).to_string())?;
+            if text != Some(owner.to_string()) {
+                return Ok(Some(None));
+            }
+        }
+        if !self.holds_since(tenure) {
+            return Err(lapsed());
+        }
+        Ok(None)
+    }
+
+    /// The text of a link that somebody else made. `None` where it is gone again.
+    fn owner_at(&self, file: FileId, dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Owner>> {
+        let foreign = || {
+            let what = "it is no link of ours, and stands in the way of one: remove it";
+            in_file(file, name, io::Error::new(io::ErrorKind::InvalidData, what))
+        };
+        match sys::text_of(dir, name) {
+            Ok(Some(text)) => text.parse().map(Some).map_err(|_| foreign()),
+            Ok(None) => Ok(None),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(foreign()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Terms of this run that nobody here holds any more: the lease lapsed, or an error came
+    /// between the link and the answer.
+    fn end_forgotten(&self, file: FileId, dir: BorrowedFd<'_>, seen: &Listing) -> io::Result<()> {
+        let held = self.terms.lock().get(&file).copied();
+        let held = held.filter(|term| self.holds_since(term.tenure));
+        for (term, owner) in &seen.terms {
+            let is_held = held.is_some_and(|held| held.number == *term);
+            if *owner == self.me && !is_held && !seen.is_over(*term) {
+                self.mark(dir, Name::Ended(*term))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this node may write under that term. To be asked before every write; it makes no
+    /// system call on a file.
+    pub fn holds(&self, file: FileId, term: u64) -> bool {
+        let held = self.terms.lock().get(&file).copied();
+        held.is_some_and(|held| held.number == term && self.holds_since(held.tenure))
+    }
+
+    /// The highest term of a file and who took it.
+    pub fn highest_term(&self, file: FileId) -> io::Result<Option<(u64, Owner)>> {
+        let listing = self.list(file)?.unwrap_or_default();
+        Ok(listing.terms.into_iter().next_back())
+    }
+
+    /// What was held is free. No error where it was not held any more.
+    pub fn end_term(&self, file: FileId, term: u64) -> io::Result<()> {
+        let mut terms = self.terms.lock();
+        if terms.get(&file).is_some_and(|held| held.number == term) {
+            terms.remove(&file);
+        }
+        drop(terms);
+        let name = Name::Term(term).to_string();
+        let ended = self.dirs.within(file, false, |dir| {
+            match self.owner_at(file, dir, &name)? {
+                Some(owner) if owner.id == self.me.id => self.mark(dir, Name::Ended(term)),
+                Some(owner) => Err(in_file(
+                    file,
+                    &name,
+                    io::Error::new(
+                        io::ErrorKind::PermissionDenied,
+                        format!("it is node {}'s to end", self.name_of(owner.id)),
+                    ),
+                )),
+                None => Err(Errno::ENOENT.into()),
+            }
+        });
+        match ended {
+            Err(e) if super::dirs::is_gone(&e) => Ok(()),
+            ended => ended.map(drop),
+        }
+    }
+
+    /// Takes a domain of a plan. `None` where it is done, or somebody who lives does it, or the
+    /// plan is gone.
+    pub fn take_domain(&self, file: FileId, term: u64, domain: u32) -> io::Result<Option<u32>> {
+        let tenure = self.need_lease()?;
+        let taken = self.dirs.within(file, false, |dir| {
+            let done = Name::Done { term, domain }.to_string();
+            let mut attempt: u32 = 0;
+            loop {
+                if sys::look(dir, &done)?.is_some() {
+                    return Ok(None);
+                }
+                let name = Name::Domain {
+                    term,
+                    domain,
+                    attempt,
+                };
+                let name = name.to_string();
+                match sys::link(dir, &name, &self.me.to_string()) {
+                    Ok(()) => {
+                        // Who tidies removes the plan first, and then what says that it is done.
+                        let plan = Name::Plan(term).to_string();
+                        if sys::look(dir, &plan)?.is_some() && sys::look(dir, &done)?.is_none() {
+                            let key = (file, term, domain);
+                            self.domains.lock().insert(key, tenure);
+                            return Ok(Some(attempt));
+                        }
+                        remove_from(dir, &name)?;
+                        return Ok(None);
+                    }
+                    Err(Errno::EEXIST) => {}
+                    Err(e) => return Err(e.into()),
+                }
+                if let Some(owner) = self.owner_at(file, dir, &name)? {
+                    let alive = if owner == self.me {
+                        self.does(file, term, domain)
+                    } else {
+                        !self.is_dead(owner)?
+                    };
+                    if alive {
+                        return Ok(None);
+                    }
+                    attempt = attempt.checked_add(1).ok_or(Errno::EOVERFLOW)?;
+                }
+            }
+        });
+        match taken {
+            Err(e) if super::dirs::is_gone(&e) => Ok(None),
+            taken => taken.map(Option::flatten),
+        }
+    }
+
+    /// Whether this node may write the units of a domain that it took. To be asked before every
+    /// write; it makes no system call on a file.
+    pub fn does(&self, file: FileId, term: u64, domain: u32) -> bool {
+        let taken = self.domains.lock().get(&(file, term, domain)).copied();
+        taken.is_some_and(|tenure| self.holds_since(tenure))
+    }
+
+    /// All of the domain is in the canonical file, synced.
+    pub fn domain_done(&self, file: FileId, term: u64, domain: u32) -> io::Result<()> {
+        let done = Name::Done { term, domain };
+        let marked = self.dirs.within(file, false, |dir| self.mark(dir, done));
+        self.domains.lock().remove(&(file, term, domain));
+        match marked {
+            // The plan was finished and tidied away by others.
+            Err(e) if super::dirs::is_gone(&e) => Ok(()),
+            marked => marked.map(drop),
+        }
+    }
+
+    /// It failed here: somebody else may do it, or this node once more.
+    pub fn give_up_domain(
+        &self,
+        file: FileId,
+        term: u64,
+        domain: u32,
+        attempt: u32,
+    ) -> io::Result<()> {
+        self.domains.lock().remove(&(file, term, domain));
+        let name = Name::Domain {
+            term,
+            domain,
+            attempt,
+        };
+        self.remove(file, [name])
+    }
+
+    /// Makes a link that says something by being there.
+    fn mark(&self, dir: BorrowedFd<'_>, name: Name) -> io::Result<()> {
+        match sys::link(dir, &name.to_string(), &self.me.to_string()) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}

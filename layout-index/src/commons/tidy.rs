@@ -1,0 +1,118 @@
+//! What the holder of a term removes: all that older terms left, and the directory itself when
+//! nobody has anything to say of the file any more.
+//!
+//! Only names that were listed before are removed, and only such as nobody needs again. So one
+//! who comes meanwhile loses nothing: a new layout or intent keeps the directory, because it is
+//! not empty then; and where the directory goes first, its name is made again by whoever wants
+//! to put something there. For the same reason a holder that wakes late does no harm.
+//!
+//! # Order, and killed in between
+//!
+//! Plans go before what says which of their domains are done, or such a domain could be taken
+//! again; terms go last, the oldest first, and each before its end. Wherever it stops, the next
+//! one who tidies finds the rest.
+
+use super::names::{Listing, Name, Owner, names_of};
+use super::nodes::lapsed;
+use super::{Commons, sys};
+use crate::beneath::remove_from;
+use crate::types::FileId;
+use nix::errno::Errno;
+use std::io;
+use std::os::fd::AsFd;
+
+impl Commons {
+    /// True when the directory is gone, and the term with it.
+    pub fn tidy(&self, file: FileId, term: u64) -> io::Result<bool> {
+        if !self.holds(file, term) {
+            return Err(lapsed());
+        }
+        let Some(dir) = self.dirs.open(file, false)? else {
+            return Ok(true);
+        };
+        let listing = self.list_at(dir.as_fd())?;
+        let last = listing.terms.last_key_value();
+        if last != Some((&term, &self.me)) {
+            return Err(lapsed());
+        }
+        let mut over = Vec::new();
+        let mut others = false;
+        for (number, owner) in listing.terms.range(..term) {
+            if listing.is_over(*number) || self.is_dead(*owner)? {
+                over.push(*number);
+            } else {
+                others = true;
+            }
+        }
+        let all = !others
+            && listing.layouts.is_empty()
+            && listing.intents.is_empty()
+            && listing.strange.is_empty()
+            && listing.unfinished_plan().is_none();
+        let mut names = self.left_over(&listing, term, all)?;
+        for number in &over {
+            names.extend([Name::Term(*number), Name::Ended(*number)]);
+        }
+        let ends = listing.ended.range(..term);
+        let orphans = ends.filter(|end| !listing.terms.contains_key(end));
+        names.extend(orphans.map(|end| Name::Ended(*end)));
+        if all {
+            // From here on this node does not hold the term any more.
+            self.terms.lock().remove(&file);
+            names.extend([Name::Term(term), Name::Ended(term)]);
+        }
+        for name in names {
+            remove_from(dir.as_fd(), &name.to_string())?;
+        }
+        if !all {
+            return Ok(false);
+        }
+        self.dirs.forget(file);
+        let Some(group) = self.dirs.group(file, false)? else {
+            return Ok(true);
+        };
+        let [_, fid] = names_of(file);
+        match sys::remove_dir(group.as_fd(), &fid) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(true),
+            // Somebody came. Nothing of what that one needs was removed, but the term is over.
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(true),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// All but terms and their ends, in the order in which it may go.
+    fn left_over(&self, listing: &Listing, term: u64, all: bool) -> io::Result<Vec<Name>> {
+        let base = listing.bases.last().copied();
+        let is_drained = |number: u64| base.is_some_and(|base| number <= base);
+        let has_plan = |number: u64| listing.plans.contains(&number) && !is_drained(number);
+        let mut names = Vec::new();
+        let plans = listing.plans.iter().filter(|plan| is_drained(**plan));
+        names.extend(plans.map(|plan| Name::Plan(*plan)));
+        for (number, domain, attempt) in &listing.domains {
+            if *number <= term && !has_plan(*number) {
+                names.push(Name::Domain {
+                    term: *number,
+                    domain: *domain,
+                    attempt: *attempt,
+                });
+            }
+        }
+        for (number, domain) in &listing.done {
+            if *number <= term && !has_plan(*number) {
+                names.push(Name::Done {
+                    term: *number,
+                    domain: *domain,
+                });
+            }
+        }
+        let bases = listing.bases.iter().filter(|b| all || Some(**b) < base);
+        names.extend(bases.map(|base| Name::Base(*base)));
+        for (id, number) in &listing.temporary {
+            let run = (number >> 32) as u32;
+            if self.is_dead(Owner { id: *id, run })? {
+                names.push(Name::Temporary(*id, *number));
+            }
+        }
+        Ok(names)
+    }
+}
