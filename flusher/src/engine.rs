@@ -8,11 +8,13 @@
 use crate::Canonicals;
 use crate::drain::{self, Pulse};
 use crate::housekeeping::{self, Targets};
+use crate::neighbours;
 use crate::progress::Meter;
 use crate::schedule::{Facts, Outcome, Schedule, choose};
 use crate::settings::Settings;
 use crate::stripe::Buffers;
 use crate::throttle::Throttle;
+use crate::together::Together;
 use layout_index::{Event, File, FileId, Store};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
@@ -52,6 +54,8 @@ pub(crate) struct Shared {
     pub abandoned: AtomicBool,
     /// Where subfiles go, if there are OSTs to choose from.
     pub targets: Option<Arc<Targets>>,
+    /// Where other nodes are, if there can be any.
+    pub together: Option<Together>,
     pub stuck: Stuck,
 }
 
@@ -96,8 +100,26 @@ impl Shared {
     /// The files that the drain has to do with.
     pub fn dirty_files(&self) -> Vec<Arc<File>> {
         let mut files = self.store.dirty_files();
-        files.retain(|f| !f.is_unlinked() && !f.is_clean());
+        files.extend(self.together.iter().flat_map(|t| t.files()));
+        files.sort_by_key(|f| f.id());
+        files.dedup_by_key(|f| f.id());
+        files.retain(|f| self.is_business(f));
         files
+    }
+
+    /// The drain has something to do with this file.
+    pub fn is_business(&self, file: &File) -> bool {
+        match &self.together {
+            Some(together) => together.is_busy(file),
+            None => !file.is_unlinked() && !file.is_clean(),
+        }
+    }
+
+    /// How many storage targets canonical files may be spread over.
+    pub fn osts(&self) -> u32 {
+        let osts = self.targets.as_ref().map(|t| t.fleet.provider().osts());
+        osts.and_then(Result::ok)
+            .map_or(1, |osts| osts.len() as u32)
     }
 
     pub fn wake_all(&self) {
@@ -158,6 +180,9 @@ pub(crate) async fn run(shared: Arc<Shared>, mut events: UnboundedReceiver<Event
     if let Some(targets) = &shared.targets {
         tokio::spawn(keep_house(shared.clone(), targets.clone()));
     }
+    if shared.together.is_some() {
+        tokio::spawn(neighbours::hear(shared.clone()));
+    }
     while !shared.stopping.load(Ordering::Acquire) {
         let pressure = shared.pressed();
         if pressure {
@@ -202,13 +227,6 @@ async fn keep_house(shared: Arc<Shared>, targets: Arc<Targets>) {
         }
         Err(error) => tracing::warn!("{error}; what an earlier daemon left there stays"),
     }
-    let dirty: Vec<FileId> = shared.dirty_files().iter().map(|f| f.id()).collect();
-    let there = targets.clone();
-    tokio::task::spawn_blocking(move || {
-        if let Err(error) = there.sharing.retract_all_but(&dirty) {
-            tracing::warn!(%error, "what an earlier daemon said in the shared directory stays");
-        }
-    });
     while !shared.stopping.load(Ordering::Acquire) {
         shared.sleep(HOUSE_TICK).await;
         targets.fleet.tick(Instant::now());
@@ -258,7 +276,7 @@ fn launch(shared: &Arc<Shared>, jobs: &mut JoinSet<Ended>, pressure: bool) -> Op
             return schedule.next_due();
         };
         let file = shared.store.lookup(id);
-        let Some(file) = file.filter(|f| !f.is_clean() && !f.is_unlinked()) else {
+        let Some(file) = file.filter(|f| shared.is_business(f)) else {
             schedule.forget(id);
             shared.job_ended.notify_all();
             continue;

@@ -10,12 +10,10 @@
 
 use crate::engine::Shared;
 use crate::ost::{Fleet, Ost, OstError, Provider};
-use crate::sharing::Sharing;
 use layout_index::{DiskFile, File, Store, StoreError, Subfile, SubfileRow, Subfiles};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -28,7 +26,6 @@ const MOST_UNITS: usize = 64;
 /// Where subfiles can go.
 pub(crate) struct Targets {
     pub fleet: Arc<Fleet>,
-    pub sharing: Sharing,
     pub opener: Arc<Opener>,
     /// Units on their way.
     pub permits: Arc<Semaphore>,
@@ -41,11 +38,9 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    pub fn new(fleet: Arc<Fleet>, backing: OwnedFd, store: &Store) -> Targets {
+    pub fn new(fleet: Arc<Fleet>) -> Targets {
         let osts = fleet.provider().osts().map_or(1, |osts| osts.len());
-        let id = store.subfile_prefix();
         Targets {
-            sharing: Sharing::new(backing, store.node(), id.trim_end_matches('-')),
             opener: Arc::new(Opener::new(fleet.provider().clone())),
             permits: Arc::new(Semaphore::new((UNITS_PER_OST * osts).clamp(4, MOST_UNITS))),
             leftovers: Mutex::default(),

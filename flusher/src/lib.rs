@@ -25,14 +25,15 @@ pub mod domain;
 mod drain;
 mod engine;
 mod housekeeping;
+mod neighbours;
 pub mod ost;
 mod progress;
 mod retry;
 mod schedule;
 mod settings;
-mod sharing;
 mod stripe;
 mod throttle;
+mod together;
 mod trouble;
 
 pub use housekeeping::Opener;
@@ -41,16 +42,17 @@ pub use settings::{Policy, Settings, Subfiles};
 
 use engine::Shared;
 use housekeeping::Targets;
-use layout_index::{DiskFile, File, FileId, StickyError, Store};
+use layout_index::{Canonical, DiskFile, File, FileId, Peers, StickyError, Store};
 use ost::Fleet;
 use parking_lot::{Condvar, Mutex, RwLock};
 use progress::{Meter, Tally};
+use schedule::Scope;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use throttle::Throttle;
+use together::Together;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
@@ -62,6 +64,8 @@ pub trait Canonicals: Send + Sync {
     /// The canonical file, open for reading and writing as the file's owner. `None` when it is
     /// gone for certain: its undrained data is dropped then.
     fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>>;
+    /// The canonical file as it is now; ENOENT when it is gone for certain.
+    fn look(&self, file: &File) -> io::Result<Canonical>;
     /// The file is clean now: what was kept open for it may be closed.
     fn finished(&self, id: FileId);
 }
@@ -69,8 +73,8 @@ pub trait Canonicals: Send + Sync {
 /// OSTs that subfiles may go to.
 pub struct Osts {
     pub fleet: Arc<Fleet>,
-    /// The directory that is overlaid, opened before it was mounted over.
-    pub backing: OwnedFd,
+    /// The other nodes, where there can be some.
+    pub peers: Option<Arc<Peers>>,
 }
 
 /// What to drain.
@@ -117,13 +121,15 @@ impl Flusher {
             .thread_name("forebay-drain")
             .enable_time()
             .build()?;
-        let targets = targets.map(|osts| {
-            let targets = Arc::new(Targets::new(osts.fleet, osts.backing, &store));
+        let (fleet, peers) = targets.map_or((None, None), |osts| (Some(osts.fleet), osts.peers));
+        let targets = fleet.map(|fleet| {
+            let targets = Arc::new(Targets::new(fleet));
             store.set_subfiles(targets.opener.clone());
             targets
         });
         let shared = Arc::new(Shared {
             targets,
+            together: peers.map(Together::new),
             stuck: Default::default(),
             throttle: Throttle::new(settings.rate_limit, now),
             permits: Arc::new(Semaphore::new(concurrency)),
@@ -184,6 +190,50 @@ impl Flusher {
         };
         handle.progress();
         handle
+    }
+
+    /// Puts everything that was written to the file until now where other nodes see it, and waits
+    /// for that. Not from the drain's own threads.
+    pub fn publish(&self, file: &Arc<File>) -> Result<(), StickyError> {
+        let Some(runtime) = self.runtime.lock().as_ref().map(|r| r.handle().clone()) else {
+            return Err(stopped());
+        };
+        let (shared, file) = (self.shared.clone(), file.clone());
+        let (done, ended) = std::sync::mpsc::channel();
+        runtime.spawn(async move {
+            let published = drain::shared::publish(&shared, &file, Scope::Everything).await;
+            shared.wake(file.id());
+            let said = match published {
+                Ok(()) => Ok(()),
+                Err(drain::Halt::Trouble(trouble)) => Err(StickyError {
+                    errno: trouble.errno,
+                    message: trouble.message,
+                }),
+                Err(drain::Halt::Stopping) => Err(stopped()),
+            };
+            if done.send(said).is_err() {
+                tracing::trace!("nobody waits for a publication any more");
+            }
+        });
+        ended.recv().unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// The file was closed and the rest is to follow: others wait for it, and may ask to hurry.
+    pub fn owes(&self, file: &Arc<File>) {
+        if let Some(together) = &self.shared.together {
+            together.add(file, false);
+            self.shared.wake(file.id());
+        }
+    }
+
+    /// Drains all that any node has published of the file, and what this one has not, and waits
+    /// until the canonical file is the whole truth.
+    pub fn settle(&self, file: &Arc<File>, deadline: Instant) -> bool {
+        if let Some(together) = &self.shared.together {
+            together.add(file, true);
+        }
+        let handle = self.drain(Selection::Files(vec![file.id()]));
+        handle.wait(Some(deadline)) == Verdict::Drained && file.is_settled()
     }
 
     /// The whole store.
@@ -280,6 +330,13 @@ impl Drop for Flusher {
     }
 }
 
+fn stopped() -> StickyError {
+    StickyError {
+        errno: libc::EIO,
+        message: "the daemon is stopping; the data stays in the store".to_owned(),
+    }
+}
+
 /// A drain that was asked for.
 pub struct DrainHandle {
     shared: Arc<Shared>,
@@ -294,7 +351,7 @@ impl DrainHandle {
             Selection::Files(ids) => ids
                 .iter()
                 .filter_map(|id| self.shared.store.lookup(*id))
-                .filter(|f| !f.is_clean() && !f.is_unlinked())
+                .filter(|f| self.shared.is_business(f))
                 .collect(),
         }
     }

@@ -88,7 +88,7 @@ pub(crate) struct Run {
 impl Work {
     pub fn of(pieces: &[Piece]) -> Work {
         Work::plan(pieces.iter().map(|piece| match piece.source {
-            Source::Log(_) | Source::Subfile(_) => (piece.range, Kind::Data),
+            Source::Log(_) | Source::Subfile(_) | Source::Published(_) => (piece.range, Kind::Data),
             Source::Zero => (piece.range, Kind::Zero),
             Source::Canonical => (piece.range, Kind::Settled),
         }))

@@ -41,6 +41,9 @@ pub enum FsError {
     /// The rest of the descriptors is for the store and the drain.
     #[error("the daemon has too many files open")]
     TooManyFiles,
+    /// What other nodes have published could not be drained in time.
+    #[error("other nodes have published data of this file, and draining it took too long")]
+    Unsettled,
     /// The drain failed earlier; told once, at fsync or close.
     #[error("the drain of this file failed: {message}")]
     Drain { errno: i32, message: String },
@@ -62,6 +65,7 @@ impl FsError {
             FsError::IsDirectory => libc::EISDIR,
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::TooManyFiles => libc::ENFILE,
+            FsError::Unsettled => libc::ETIMEDOUT,
             FsError::Drain { errno, .. } => *errno,
         }
     }
@@ -99,9 +103,12 @@ fn store_errno(e: &StoreError) -> i32 {
         // The callers write through instead; if they cannot, the node has no room.
         StoreError::Full => libc::ENOSPC,
         StoreError::Busy => libc::EAGAIN,
-        StoreError::Io { source, .. } => io_errno(source),
+        StoreError::Io { source, .. } | StoreError::Shared { source, .. } => io_errno(source),
+        StoreError::Awaited { .. } => libc::ETIMEDOUT,
         StoreError::Clean
         | StoreError::TrimPending
+        | StoreError::NotAlone
+        | StoreError::Layout { .. }
         | StoreError::Failed { .. }
         | StoreError::Checksum { .. }
         | StoreError::SubfileChecksum { .. }

@@ -28,4 +28,4 @@ pub mod types;
 pub use backing::Backing;
 pub use errno::FsError;
 pub use mount::{MountOptions, Mounted, UnmountError, Unmounter, mount};
-pub use ops::{OpenFile, Overlay, OverlayOptions, Placement};
+pub use ops::{Close, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Publisher};

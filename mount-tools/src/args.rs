@@ -170,6 +170,25 @@ pub struct Keys {
     /// Name of this node [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// Whether other nodes may use the same backing: many, or one (nothing is shared then)
+    /// [default: many]
+    #[arg(long, value_name = "many|one")]
+    pub nodes: Option<Nodes>,
+    /// What a close waits for: defer (others who open the file wait for the data), defer-next (the
+    /// same, and the next open of a file of the same base name waits too), or publish (the data is
+    /// where other nodes see it) [default: defer]
+    #[arg(long, value_name = "WHAT")]
+    pub close: Option<Close>,
+    /// What an fsync waits for: publish (durable, and other nodes see it) or local (durable here)
+    /// [default: publish]
+    #[arg(long, value_name = "WHAT")]
+    pub fsync: Option<Fsync>,
+    /// How long an open waits for what another node has closed and not published [default: 1m]
+    #[arg(long, value_name = "TIME")]
+    pub visibility_timeout: Option<Span>,
+    /// A node that has not been heard of for this long is dead to the others [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub lease: Option<Span>,
     /// Take writes into the store, or let all go through to the files below [default: on]
     #[arg(long, value_name = "on|off")]
     pub absorb: Option<Switch>,
@@ -210,6 +229,28 @@ pub struct Keys {
     /// Read every drained stripe back and compare checksums [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub verify: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nodes {
+    Many,
+    One,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Close {
+    Defer,
+    DeferNext,
+    Publish,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fsync {
+    Publish,
+    Local,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]

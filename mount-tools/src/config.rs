@@ -52,6 +52,11 @@ pub fn merge(command_line: Keys, file: Keys) -> Keys {
         ost_deadline: c.ost_deadline.or(f.ost_deadline),
         ost_retry: c.ost_retry.or(f.ost_retry),
         node: c.node.or(f.node),
+        nodes: c.nodes.or(f.nodes),
+        close: c.close.or(f.close),
+        fsync: c.fsync.or(f.fsync),
+        visibility_timeout: c.visibility_timeout.or(f.visibility_timeout),
+        lease: c.lease.or(f.lease),
         absorb: c.absorb.or(f.absorb),
         drain: c.drain.or(f.drain),
         drain_rate: c.drain_rate.or(f.drain_rate),
@@ -92,6 +97,11 @@ mod tests {
             ost-deadline = "5s"
             ost-retry = "30s"
             node = "n7"
+            nodes = "one"
+            close = "defer-next"
+            fsync = "local"
+            visibility-timeout = "30s"
+            lease = "10s"
             absorb = "off"
             drain = "on-close"
             drain-rate = 0

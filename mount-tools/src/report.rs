@@ -161,6 +161,8 @@ pub struct LayoutPiece {
 pub enum Tier {
     Log,
     Subfile,
+    /// Published with the layout itself.
+    Layout,
     Canonical,
     Hole,
 }

@@ -1,7 +1,7 @@
 //! What `forebay mount` works with: the command line and the configuration file, merged, checked
 //! and with every default filled in. Plain values; nothing here changes while the daemon runs.
 
-use crate::args::{Keys, MountArgs, Switch};
+use crate::args::{Close, Fsync, Keys, MountArgs, Nodes, Switch};
 use crate::exit_codes::{Failure, Result};
 use crate::units::Span;
 use crate::{checks, config};
@@ -24,6 +24,8 @@ pub struct MountSettings {
     pub targets: OstSettings,
     pub node: String,
     pub absorb: bool,
+    /// `None` where no other node may use the backing.
+    pub sharing: Option<Sharing>,
     pub drain: flusher::Settings,
     pub index_memory: u64,
     pub space: SpaceOptions,
@@ -32,6 +34,15 @@ pub struct MountSettings {
     pub options: Options,
     pub foreground: bool,
     pub log_file: PathBuf,
+}
+
+/// How this node and others see each other's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    pub close: forebay_fs::Close,
+    pub fsync: forebay_fs::Fsync,
+    pub visibility_timeout: Duration,
+    pub lease: Duration,
 }
 
 /// `-o`.
@@ -45,6 +56,7 @@ pub struct Options {
 }
 
 pub const INDEX_MEMORY: u64 = 256 << 20;
+pub const LEASE: Duration = Duration::from_secs(30);
 
 impl MountSettings {
     pub fn resolve(args: &MountArgs, root: bool) -> Result<MountSettings> {
@@ -82,6 +94,7 @@ impl MountSettings {
             drain: drain(&keys)?,
             space: space(&keys)?,
             absorb: keys.absorb != Some(Switch::Off),
+            sharing: sharing(&keys)?,
             index_memory: within(
                 "index-memory",
                 keys.index_memory.map_or(INDEX_MEMORY, |s| s.0),
@@ -114,6 +127,29 @@ fn node(keys: &Keys) -> Result<String> {
     };
     checks::node_name(&name)?;
     Ok(name)
+}
+
+fn sharing(keys: &Keys) -> Result<Option<Sharing>> {
+    if keys.nodes == Some(Nodes::One) {
+        return Ok(None);
+    }
+    Ok(Some(Sharing {
+        close: match keys.close {
+            None | Some(Close::Defer) => forebay_fs::Close::Defer,
+            Some(Close::DeferNext) => forebay_fs::Close::DeferNext,
+            Some(Close::Publish) => forebay_fs::Close::Publish,
+        },
+        fsync: match keys.fsync {
+            None | Some(Fsync::Publish) => forebay_fs::Fsync::Publish,
+            Some(Fsync::Local) => forebay_fs::Fsync::Local,
+        },
+        visibility_timeout: within_time(
+            "visibility-timeout",
+            keys.visibility_timeout,
+            Duration::from_secs(60),
+        )?,
+        lease: within_time("lease", keys.lease, LEASE)?,
+    }))
 }
 
 fn drain(keys: &Keys) -> Result<flusher::Settings> {

@@ -27,7 +27,9 @@
 //! after what was written has been synced and recorded. A damaged stripe only takes itself out.
 //! Both stick to the file until a whole pass succeeds.
 
+use super::gated::Gated;
 use super::pulse::Pulse;
+use super::shared::Held;
 use super::subfiles::Moved;
 use super::{Attempt, Halt, Stopping, blocking};
 use crate::engine::Shared;
@@ -82,6 +84,7 @@ pub(super) async fn attempt(
     name: Arc<str>,
     scope: Scope,
     moved: Moved,
+    held: Option<Arc<Held>>,
     pulse: Arc<Pulse>,
 ) -> Result<Attempt, Halt> {
     let opened = {
@@ -108,6 +111,10 @@ pub(super) async fn attempt(
             return Err(Halt::Trouble(trouble::canonical(&name, "opening", &source)));
         }
     };
+    let canonical = match held {
+        Some(held) => Arc::new(Gated::new(canonical, move || held.holds())),
+        None => canonical,
+    };
     let mut job = Job {
         shared,
         file,
@@ -121,7 +128,9 @@ pub(super) async fn attempt(
         damaged: None,
         away: None,
     };
-    job.trim().await?;
+    if !job.trim().await? {
+        return Ok(Attempt::Dirty);
+    }
     job.pass(Scope::FullStripes).await?;
     if scope == Scope::Everything {
         job.pass(Scope::Everything).await?;
@@ -139,17 +148,23 @@ pub(super) async fn attempt(
 }
 
 impl Job {
-    async fn trim(&self) -> Result<(), Halt> {
+    /// False where other nodes have published something: it is not for the canonical file then.
+    async fn trim(&self) -> Result<bool, Halt> {
         let (file, canonical) = (self.file.clone(), self.canonical.clone());
-        watched(&self.pulse, move || file.apply_trim(&*canonical))
-            .await?
-            .map_err(|e| Halt::Trouble(trouble::store(&self.name, "truncating", e)))
+        match watched(&self.pulse, move || file.apply_trim(&*canonical)).await? {
+            Ok(()) => Ok(true),
+            Err(StoreError::NotAlone) => Ok(false),
+            Err(e) => Err(Halt::Trouble(trouble::store(&self.name, "truncating", e))),
+        }
     }
 
     async fn finish(&self) -> Result<bool, Halt> {
         let (file, canonical) = (self.file.clone(), self.canonical.clone());
         let clean = watched(&self.pulse, move || {
-            let clean = file.finish(&*canonical)?;
+            let clean = match file.finish(&*canonical) {
+                Err(StoreError::NotAlone) => false,
+                other => other?,
+            };
             if clean {
                 file.clear_error();
             }
@@ -367,10 +382,12 @@ fn move_stripe(
         drop(guard);
         match moved {
             Ok(written) => return Ok(written),
-            Err(Problem::Store(StoreError::Clean)) => return Ok(None),
-            Err(Problem::TrimPending) => file
-                .apply_trim(canonical)
-                .map_err(|e| trouble::store(name, "truncating", e))?,
+            Err(Problem::Store(StoreError::Clean | StoreError::NotAlone)) => return Ok(None),
+            Err(Problem::TrimPending) => match file.apply_trim(canonical) {
+                Ok(()) => {}
+                Err(StoreError::NotAlone) => return Ok(None),
+                Err(e) => return Err(trouble::store(name, "truncating", e)),
+            },
             Err(problem) => return Err(trouble::stripe(name, range, problem)),
         }
     }

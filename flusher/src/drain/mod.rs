@@ -19,14 +19,19 @@
 //! waits for its end.
 
 mod canonical;
+mod gated;
 mod pulse;
+mod round;
+pub(crate) mod shared;
 mod subfiles;
 
 use crate::engine::Shared;
 use crate::schedule::{Outcome, Scope};
+use crate::settings::Subfiles;
 use crate::trouble::{self, Trouble};
 use layout_index::File;
 pub(crate) use pulse::Pulse;
+use shared::Held;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// The runtime is going away; nothing is wrong with the file.
 struct Stopping;
 
-enum Halt {
+pub(crate) enum Halt {
     Trouble(Trouble),
     Stopping,
 }
@@ -73,16 +78,35 @@ fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, Stopping> {
 
 /// Drains what `scope` allows and says how it went. Sets and clears the file's sticky error.
 pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> Outcome {
+    if shared.together.is_some() {
+        return shared::file(shared, file, scope).await;
+    }
     if file.is_clean() || file.is_unlinked() {
         return Outcome::Clean;
     }
     let name = trouble::name_of(&file);
-    let moved = match subfiles::move_out(&shared, &file, &name, scope).await {
-        Ok(moved) => moved,
-        Err(halt) => return outcome(&file, scope, Err(halt)),
+    by_itself(&shared, &file, &name, scope, None).await
+}
+
+/// Without a thought for other nodes: there are none, or none has published anything of the file and
+/// this one has its term.
+async fn by_itself(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    name: &Arc<str>,
+    scope: Scope,
+    held: Option<Arc<Held>>,
+) -> Outcome {
+    let to_subfiles = held.is_none() && shared.settings.read().subfiles == Subfiles::Always;
+    let moved = match to_subfiles {
+        false => Moved::Not,
+        true => match subfiles::move_out(shared, file, name, scope).await {
+            Ok(moved) => moved,
+            Err(halt) => return outcome(file, scope, Err(halt)),
+        },
     };
     if shared.stuck.contains(file.id()) {
-        return rejoin(&shared, &file).await;
+        return rejoin(shared, file).await;
     }
     let pulse = Arc::new(Pulse::default());
     let second = canonical::attempt(
@@ -91,6 +115,7 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         name.clone(),
         scope,
         moved,
+        held.clone(),
         pulse.clone(),
     );
     let mut second = tokio::spawn(second);
@@ -101,7 +126,7 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         tokio::select! {
             ended = &mut second => {
                 let ended = joined(ended).unwrap_or(Err(Halt::Stopping));
-                break outcome(&file, scope, ended);
+                break outcome(file, scope, ended);
             }
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -111,6 +136,7 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
             tracing::warn!(file = %file.id(), name = %name, "the canonical file, or a target that has data of it, has not answered for {patience:?}; the drain of it goes on when it does");
             let (shared, file) = (shared.clone(), file.clone());
             tokio::spawn(async move {
+                let _held = held;
                 let ended = joined(second.await).unwrap_or(Err(Halt::Stopping));
                 let outcome = outcome(&file, scope, ended);
                 tidy(&shared, &file, outcome).await;
@@ -141,7 +167,7 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         tracing::error!(file = %file.id(), %error, "moving to subfiles broke off");
     }
     if !shared.stuck.contains(file.id()) {
-        tidy(&shared, &file, outcome).await;
+        tidy(shared, file, outcome).await;
     }
     outcome
 }
@@ -161,24 +187,19 @@ async fn rejoin(shared: &Shared, file: &File) -> Outcome {
     Outcome::Dirty
 }
 
-/// What the file does not need any more, in the store and in the shared directory.
+/// What the file does not need any more.
 async fn tidy(shared: &Arc<Shared>, file: &Arc<File>, outcome: Outcome) {
-    let Some(targets) = shared.targets.clone() else {
+    if shared.targets.is_none() || outcome == Outcome::Clean {
         return;
-    };
+    }
     let file = file.clone();
     let done = tokio::task::spawn_blocking(move || {
-        if outcome == Outcome::Clean {
-            if let Err(error) = targets.sharing.retract(file.id()) {
-                tracing::warn!(file = %file.id(), %error, "other nodes go on taking the file for shared");
-            }
-        } else if let Err(error) = file.retire_empty_subfiles(layout_index::subfile::WASTE) {
+        if let Err(error) = file.retire_empty_subfiles(layout_index::subfile::WASTE) {
             tracing::warn!(file = %file.id(), %error, "empty subfiles stay for now");
         }
     });
-    // The shared directory may hang, and nobody has to wait for this.
     if tokio::time::timeout(LOOK, done).await.is_err() {
-        tracing::debug!("the shared directory takes its time");
+        tracing::debug!("the store takes its time");
     }
 }
 

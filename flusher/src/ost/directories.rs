@@ -36,6 +36,8 @@ pub struct Directories {
 
 #[derive(Debug)]
 struct Target {
+    /// What it is called: other nodes find the target by it.
+    name: String,
     path: PathBuf,
     /// The nearest directory above that was there, and the way down from it.
     above: io::Result<File>,
@@ -52,8 +54,17 @@ struct State {
 
 impl Directories {
     pub fn new(paths: Vec<PathBuf>) -> Directories {
-        let targets = paths.into_iter().map(Target::new).collect();
+        let named = |path: PathBuf| Target::new(path.display().to_string(), path);
+        let targets = paths.into_iter().map(named).collect();
         Directories { targets }
+    }
+
+    /// The backing itself as the only target, where there are no others to choose from. Nodes need
+    /// not have it at the same path.
+    pub fn backing(path: PathBuf) -> Directories {
+        Directories {
+            targets: vec![Target::new("backing".to_owned(), path)],
+        }
     }
 
     fn with<T>(
@@ -71,9 +82,10 @@ impl Directories {
 }
 
 impl Target {
-    fn new(path: PathBuf) -> Target {
+    fn new(name: String, path: PathBuf) -> Target {
         let (above, rest) = nearest_above(&path);
         let target = Target {
+            name,
             path,
             above,
             rest,
@@ -170,7 +182,7 @@ impl Provider for Directories {
     fn osts(&self) -> Result<Vec<Ost>, OstError> {
         let ost = |(n, target): (usize, &Target)| Ost {
             index: n as u32,
-            name: target.path.display().to_string(),
+            name: target.name.clone(),
         };
         Ok(self.targets.iter().enumerate().map(ost).collect())
     }

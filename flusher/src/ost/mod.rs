@@ -31,7 +31,6 @@ pub use error::OstError;
 pub use fleet::{Fleet, FleetStatus, InFlight, OstState, OstStatus};
 pub use lustre::Lustre;
 pub use moosefs::MooseFs;
-pub(crate) use place::Place;
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
 pub use settings::{Kind, OstSettings};

@@ -119,6 +119,11 @@ impl Backing {
         }
     }
 
+    /// Finds it without opening it.
+    pub fn find(&self, id: FileId, intro: &Intro) -> io::Result<Option<OwnedFd>> {
+        self.find_canonical(id, intro)
+    }
+
     fn find_canonical(&self, id: FileId, intro: &Intro) -> io::Result<Option<OwnedFd>> {
         let mut misses = 0;
         for _ in 0..SEARCHES {

@@ -252,7 +252,11 @@ impl Filesystem for Adapter {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, "flush", ino, self.overlay.flush(fh.0));
+        if self.overlay.close_waits(fh.0) {
+            self.pool(move |fs| reply_empty(reply, "flush", ino, fs.flush(fh.0)));
+        } else {
+            reply_empty(reply, "flush", ino, self.overlay.flush(fh.0));
+        }
     }
 
     fn release(

@@ -45,6 +45,11 @@ impl Overlay {
             .ok_or(io::Error::from_raw_os_error(libc::EFBIG))?;
         self.strip_privileges(&handle.inode, kill_setid)?;
         let exclusive = handle.file.exclusive();
+        if exclusive.is_clean() && !handle.file.is_settled() {
+            self.inodes.keep_while(&handle.inode.id, || true);
+            let canonical = handle.canonical.fd();
+            exclusive.begin(self.introduce(&handle.inode, canonical, &handle.file)?)?;
+        }
         let size = match handle.file.stat() {
             Some(stat) if !exclusive.is_clean() => stat.size,
             _ => return Ok(handle.canonical.allocate(mode, offset, len)?),
@@ -172,7 +177,7 @@ fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
 fn seek_piece(handle: &Handle, piece: &Piece, data: bool) -> Result<Option<u64>> {
     let ByteRange { start, end } = piece.range;
     match piece.source {
-        Source::Log(_) | Source::Subfile(_) => Ok(data.then_some(start)),
+        Source::Log(_) | Source::Subfile(_) | Source::Published(_) => Ok(data.then_some(start)),
         Source::Zero => Ok((!data).then_some(start)),
         Source::Canonical => {
             let whence = if data {

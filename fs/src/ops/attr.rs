@@ -11,7 +11,8 @@ use crate::backing::{AsUser, Creds};
 use crate::errno::{FsError, Result};
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
 use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
-use layout_index::{DirtyStat, DiskFile, Exclusive, StoreError, Timestamp};
+use layout_index::{DirtyStat, DiskFile, Exclusive, File, StoreError, Timestamp, Wait};
+use std::sync::Arc;
 
 impl Overlay {
     pub fn getattr(&self, node: u64) -> Result<Attr> {
@@ -22,6 +23,7 @@ impl Overlay {
     /// shows what it wrote. So the store is looked at twice, and if a dirty life has ended in
     /// between, the backing knows better now.
     fn attr(&self, inode: &Inode) -> Result<Attr> {
+        let _file = self.published(inode)?;
         loop {
             let was_dirty = self.dirty_stat(inode).is_some();
             let stat = sys::stat(inode.fd())?;
@@ -39,7 +41,8 @@ impl Overlay {
         if !inode.is_file() {
             return Ok(combine(inode, stat, None));
         }
-        match self.store().lookup(inode.id).map(|file| file.stat()) {
+        let _file = self.published(inode)?;
+        match self.store().lookup(inode.id).map(|file| file.shown()) {
             None if !drained => Ok(combine(inode, stat, None)),
             Some(Some(dirty)) => Ok(combine(inode, stat, Some(dirty))),
             None | Some(None) => self.attr(inode),
@@ -50,7 +53,22 @@ impl Overlay {
         if !inode.is_file() {
             return None;
         }
-        self.store().lookup(inode.id)?.stat()
+        self.store().lookup(inode.id)?.shown()
+    }
+
+    /// Something is published of a file that nobody here has open: it is looked at for its size.
+    fn published(&self, inode: &Inode) -> Result<Option<Arc<File>>> {
+        let Some(others) = self.others.as_ref().filter(|_| inode.is_file()) else {
+            return Ok(None);
+        };
+        let known = self.store().lookup(inode.id);
+        let there = others.peers.commons().stamp(inode.id)?.is_some();
+        if known.is_none() && !there {
+            return Ok(None);
+        }
+        let file = known.unwrap_or_else(|| self.store().file(inode.id));
+        self.refresh(inode, &file, Wait::No)?;
+        Ok(Some(file))
     }
 
     /// Whatever concerns size and time happens while no write is under way and no dirty life can
@@ -73,12 +91,17 @@ impl Overlay {
         }
         if inode.is_file() && (set.size.is_some() || set.mtime.is_some()) {
             let file = self.store().file(inode.id);
+            self.refresh(&inode, &file, Wait::No)?;
             let exclusive = file.exclusive();
             set_owner_and_mode(&inode, &creds, set)?;
             if let Some(size) = set.size {
                 self.set_size(&inode, &exclusive, &creds, fh, size)?;
             }
             set_times(&inode, Some(&exclusive), &creds, set)?;
+            drop(exclusive);
+            if set.size == Some(0) {
+                self.publish(&file)?;
+            }
         } else {
             set_owner_and_mode(&inode, &creds, set)?;
             set_times(&inode, None, &creds, set)?;
@@ -97,7 +120,7 @@ impl Overlay {
         if let Some(fh) = fh {
             let handle = self.handle(fh)?;
             if handle.writable {
-                return truncate(exclusive, &handle.canonical, size);
+                return self.truncate_held(inode, exclusive, &handle.canonical, size);
             }
         }
         // Opened even if the file is dirty: the backing decides whether the caller may.
@@ -105,7 +128,41 @@ impl Overlay {
             let _as_caller = creds.enter()?;
             sys::reopen(inode.fd(), libc::O_WRONLY)?
         };
-        truncate(exclusive, &AsUser::caller(fd, creds.clone()), size)
+        let canonical = AsUser::caller(fd, creds.clone());
+        self.truncate_held(inode, exclusive, &canonical, size)
+    }
+
+    /// Cuts or extends the file. Others see a file that was emptied when this returns.
+    pub(super) fn truncate(
+        &self,
+        inode: &Inode,
+        file: &Arc<File>,
+        canonical: &AsUser,
+        size: u64,
+    ) -> Result<()> {
+        self.truncate_held(inode, &file.exclusive(), canonical, size)?;
+        if size == 0 {
+            self.publish(file)?;
+        }
+        Ok(())
+    }
+
+    /// In the log if the file is dirty, or if something is published that must be cut as well.
+    fn truncate_held(
+        &self,
+        inode: &Inode,
+        exclusive: &Exclusive<'_>,
+        canonical: &AsUser,
+        size: u64,
+    ) -> Result<()> {
+        if exclusive.is_clean() && !exclusive.file().is_settled() {
+            self.inodes.keep_while(&inode.id, || true);
+            exclusive.begin(self.introduce(inode, canonical.fd(), exclusive.file())?)?;
+        }
+        match exclusive.truncate(size, Timestamp::now()) {
+            Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
+            other => Ok(other?),
+        }
     }
 
     /// Clears what a write must not leave standing: setuid and setgid if `kill_setid` (the writer
@@ -152,14 +209,6 @@ impl Overlay {
 }
 
 pub(super) const CAPABILITY: &std::ffi::CStr = c"security.capability";
-
-/// Cuts or extends the file, in the log if it is dirty.
-pub(super) fn truncate(exclusive: &Exclusive<'_>, canonical: &AsUser, size: u64) -> Result<()> {
-    match exclusive.truncate(size, Timestamp::now()) {
-        Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
-        other => Ok(other?),
-    }
-}
 
 fn set_owner_and_mode(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {

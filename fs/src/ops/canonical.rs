@@ -28,11 +28,7 @@ impl Overlay {
         if let Some(inode) = self.inodes.get_by_id(&file.id()) {
             return open_as_owner(inode.fd()).map(Some);
         }
-        match file.intro() {
-            Some(intro) => self.backing.open_canonical(file.id(), &intro),
-            // Clean: nothing to drain, so nobody should be asking.
-            None => Err(io::Error::from_raw_os_error(libc::ENODATA)),
-        }
+        self.backing.open_canonical(file.id(), &file.hint())
     }
 
     /// Where the file is now, below the backing; where it was at the first absorbed write if no
@@ -41,7 +37,7 @@ impl Overlay {
         if let Some(inode) = self.inodes.get_by_id(&id) {
             return self.backing.relative_path(inode.fd()).ok().flatten();
         }
-        let path = self.store().lookup(id)?.intro()?.path;
+        let path = self.store().lookup(id)?.hint().path;
         (!path.is_empty()).then(|| PathBuf::from(OsString::from_vec(path)))
     }
 

@@ -14,8 +14,9 @@ use super::Overlay;
 use crate::backing::{identity, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
-use crate::inode::{NO_CAPS, NO_SETID};
-use layout_index::{ByteRange, DiskFile, Intro, StoreError, Timestamp};
+use crate::inode::{Inode, NO_CAPS, NO_SETID};
+use layout_index::{ByteRange, DiskFile, File, Intro, StoreError, Timestamp, Wait};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 
 /// How often a read is planned again because a subfile went away under it.
@@ -56,12 +57,25 @@ impl Overlay {
         if self.absorbs(handle) {
             self.absorb(handle, offset, data)?;
         } else {
-            write_through(handle, offset, data)?;
+            self.write_through(handle, offset, data)?;
         }
         if durable {
             self.fsync(handle.fh, true)?;
         }
         Ok(())
+    }
+
+    /// What is published lies over the canonical file, and must be in it first.
+    fn write_through(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        loop {
+            if !handle.file.published_view().is_empty() {
+                self.settle(&handle.file)?;
+            }
+            match handle.file.write_through(&handle.canonical, offset, data) {
+                Err(StoreError::NotAlone) => {}
+                other => return Ok(other?),
+            }
+        }
     }
 
     fn absorbs(&self, handle: &Handle) -> bool {
@@ -80,13 +94,13 @@ impl Overlay {
                 Err(StoreError::Clean) => match self.begin(handle) {
                     Ok(()) | Err(FsError::Store(StoreError::Busy | StoreError::Clean)) => {}
                     Err(FsError::Store(StoreError::Full | StoreError::Failed { .. })) => {
-                        return write_through(handle, offset, data);
+                        return self.write_through(handle, offset, data);
                     }
                     Err(e) => return Err(e),
                 },
                 Err(StoreError::Busy) => std::thread::yield_now(),
                 Err(StoreError::Full | StoreError::Failed { .. }) => {
-                    return write_through(handle, offset, data);
+                    return self.write_through(handle, offset, data);
                 }
                 Err(e) => return Err(e.into()),
             }
@@ -102,7 +116,7 @@ impl Overlay {
             if !exclusive.is_clean() {
                 return Ok(());
             }
-            exclusive.begin(self.introduce(handle)?)?;
+            exclusive.begin(self.introduce(inode, handle.canonical.fd(), file)?)?;
         }
         if inode.is_unlinked() {
             file.mark_unlinked()?;
@@ -111,12 +125,19 @@ impl Overlay {
         Ok(())
     }
 
-    fn introduce(&self, handle: &Handle) -> Result<Intro> {
-        let fd = handle.inode.fd();
-        let stat = sys::stat(handle.canonical.fd())?;
+    /// The file as it is when its dirty life begins.
+    pub(super) fn introduce(
+        &self,
+        inode: &Inode,
+        canonical: BorrowedFd<'_>,
+        file: &File,
+    ) -> Result<Intro> {
+        let fd = inode.fd();
+        let stat = sys::stat(canonical)?;
+        let shown = file.shown();
         let path = self.backing.relative_path(fd)?.unwrap_or_default();
         Ok(Intro {
-            size: stat.size,
+            size: shown.map_or(stat.size, |shown| shown.size),
             mtime: Timestamp(stat.mtime.as_nanos()),
             uid: stat.uid,
             gid: stat.gid,
@@ -152,7 +173,9 @@ impl Overlay {
             match read_planned(handle, range, buf) {
                 Err(StoreError::Clean) => return Ok(handle.canonical.read_at(buf, offset)?),
                 // Drained and removed since the plan was made: another plan says where to.
-                Err(StoreError::Vanished { .. }) => {}
+                Err(StoreError::Vanished { .. }) => {
+                    self.refresh(&handle.inode, &handle.file, Wait::No)?;
+                }
                 other => return Ok(other?),
             }
         }
@@ -172,8 +195,4 @@ fn read_planned(handle: &Handle, range: ByteRange, buf: &mut [u8]) -> layout_ind
 fn range_of(offset: u64, buf: &[u8]) -> Result<ByteRange> {
     ByteRange::at(offset, buf.len() as u64)
         .ok_or(FsError::Invalid("the range ends past the largest offset"))
-}
-
-fn write_through(handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
-    Ok(handle.file.write_through(&handle.canonical, offset, data)?)
 }

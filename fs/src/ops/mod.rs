@@ -27,6 +27,7 @@ mod canonical;
 mod data;
 mod dir;
 mod namespace;
+mod nodes;
 mod open;
 mod sync;
 mod xattr;
@@ -35,6 +36,7 @@ mod xattr;
 mod tests;
 
 pub use canonical::OpenFile;
+pub use nodes::{Close, Fsync, Others, Publisher};
 pub use open::{Opened, Registrar};
 pub use xattr::Xattr;
 
@@ -61,6 +63,8 @@ pub struct OverlayOptions {
     pub ttl: Duration,
     /// Where the file system below can be told where a new file's bytes go.
     pub placement: Option<Arc<dyn Placement>>,
+    /// Other nodes over the same backing, if there can be some.
+    pub others: Option<Others>,
 }
 
 /// Chooses where the bytes of new canonical files go.
@@ -86,6 +90,7 @@ pub struct Overlay {
     absorb: bool,
     ttl: Duration,
     placement: Option<Arc<dyn Placement>>,
+    others: Option<Others>,
     inodes: InodeTable,
     handles: DashMap<u64, Arc<Handle>>,
     dirs: DashMap<u64, Arc<DirHandle>>,
@@ -106,6 +111,7 @@ impl Overlay {
             absorb,
             ttl,
             placement,
+            others,
         } = options;
         let root = backing.root().try_clone_to_owned()?;
         let inodes = InodeTable::new(root, &backing.root_identity(), descriptors);
@@ -115,6 +121,7 @@ impl Overlay {
             absorb,
             ttl,
             placement,
+            others,
             inodes,
             handles: DashMap::new(),
             dirs: DashMap::new(),
@@ -285,7 +292,7 @@ impl Overlay {
     /// while the drain still holds the file.
     pub fn file_clean(&self, id: FileId) {
         self.drained.fetch_add(1, Ordering::AcqRel);
-        let is_dirty = || self.store().lookup(id).is_some_and(|f| !f.is_clean());
+        let is_dirty = || self.store().lookup(id).is_some_and(|f| !f.is_settled());
         if let Some(gone) = self.inodes.keep_while(&id, is_dirty) {
             self.let_go(Unreferenced(gone));
         }

@@ -21,7 +21,6 @@
 //! The canonical file is opened as the caller, so the backing has agreed to each open. A write-only
 //! open tries read-write first: write-through and sparse seeks then work on every handle.
 
-use super::attr::truncate;
 use super::{At, Overlay, Placement, Unreferenced};
 use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
 use crate::backing::{AsUser, Creds, sys};
@@ -29,7 +28,7 @@ use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, DirStream, Handle};
 use crate::inode::{Inode, IoMode, Registered};
 use crate::types::{Caller, Entry};
-use layout_index::File;
+use layout_index::{File, Wait};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::io;
@@ -157,13 +156,13 @@ impl Overlay {
             inode.privileges_may_have_changed();
         }
         self.need_handle(inode.node)?;
-        if flags & libc::O_TRUNC != 0 {
-            // The kernel leaves this to us when it sends O_TRUNC with the open.
-            self.strip_privileges(&inode, caller.uid != 0)
-                .and_then(|()| truncate(&file.exclusive(), &canonical, 0))
-                .inspect_err(|_| self.handle_gone(&inode))?;
-        }
+        let prepared = self.prepare_open(caller, &inode, &file, &canonical, flags);
+        prepared.inspect_err(|_| self.handle_gone(&inode))?;
         let passthrough = self.choose_mode(&inode, &file, canonical.fd(), writable, registrar);
+        if passthrough.is_some() || !self.absorb {
+            let settled = self.settle(&file);
+            settled.inspect_err(|_| self.mode_gone(&inode))?;
+        }
         if writable {
             file.add_writer();
         }
@@ -181,6 +180,28 @@ impl Overlay {
         };
         self.handles.insert(fh, Arc::new(handle));
         Ok(Opened { fh, passthrough })
+    }
+
+    /// What others have published is seen, and a truncation is done.
+    fn prepare_open(
+        &self,
+        caller: &Caller,
+        inode: &Inode,
+        file: &Arc<File>,
+        canonical: &AsUser,
+        flags: i32,
+    ) -> Result<()> {
+        if flags & libc::O_ACCMODE != libc::O_RDONLY {
+            self.wait_for_last(inode)?;
+        }
+        self.refresh(inode, file, Wait::ForOthers)?;
+        if flags & libc::O_TRUNC != 0 {
+            // The kernel leaves this to us when it sends O_TRUNC with the open.
+            self.strip_privileges(inode, caller.uid != 0)?;
+            self.truncate(inode, file, canonical, 0)?;
+        }
+        self.refreshed(inode);
+        Ok(())
     }
 
     fn choose_mode(
@@ -216,7 +237,7 @@ impl Overlay {
             }
             IoMode::Closed => {}
         }
-        let wanted = (!writable || !self.absorb) && file.is_clean();
+        let wanted = (!writable || !self.absorb) && file.is_settled();
         let registered = match registrar {
             Some(registrar) if wanted => register(registrar, fd),
             _ => None,
@@ -235,6 +256,7 @@ impl Overlay {
     /// Once for each `close`: the last moment at which an error of the drain can be told.
     pub fn flush(&self, fh: u64) -> Result<()> {
         let handle = self.handle(fh)?;
+        self.closed(&handle)?;
         report(&handle, false)
     }
 
@@ -246,25 +268,20 @@ impl Overlay {
         let writable = handle.writable;
         // The kernel's registration goes with the last handle that uses it.
         drop(handle);
-        {
-            let mut io = inode.io.lock();
-            match &mut *io {
-                IoMode::Direct(handles) | IoMode::Passthrough { handles, .. } if *handles > 1 => {
-                    *handles -= 1;
-                }
-                _ => {
-                    *io = IoMode::Closed;
-                    inode.io_closed.notify_all();
-                }
-            }
-        }
+        leave_mode(&inode);
         if writable {
             file.remove_writer();
         }
         self.inodes
-            .keep_while(&inode.id, || !file.is_clean() && !inode.is_unlinked());
+            .keep_while(&inode.id, || !file.is_settled() && !inode.is_unlinked());
         self.handle_gone(&inode);
         Ok(())
+    }
+
+    /// An open failed after its way of I/O was chosen.
+    fn mode_gone(&self, inode: &Inode) {
+        leave_mode(inode);
+        self.handle_gone(inode);
     }
 
     fn handle_gone(&self, inode: &Inode) {
@@ -295,6 +312,20 @@ impl Overlay {
         let (_, handle) = self.dirs.remove(&fh).ok_or(FsError::BadHandle(fh))?;
         self.handle_gone(&handle.inode);
         Ok(())
+    }
+}
+
+/// One handle less.
+fn leave_mode(inode: &Inode) {
+    let mut io = inode.io.lock();
+    match &mut *io {
+        IoMode::Direct(handles) | IoMode::Passthrough { handles, .. } if *handles > 1 => {
+            *handles -= 1;
+        }
+        _ => {
+            *io = IoMode::Closed;
+            inode.io_closed.notify_all();
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! allocated, written by the kernel itself before this dirty life) and was not synced since.
 
 use super::Overlay;
+use super::nodes::Fsync;
 use super::open::report;
 use crate::errno::Result;
 use std::fs::File;
@@ -25,6 +26,16 @@ impl Overlay {
                 file.canonical_synced(changes);
             }
             inode.set_synced();
+        }
+        if self
+            .others
+            .as_ref()
+            .is_some_and(|o| o.fsync == Fsync::Publish)
+        {
+            if handle.writable {
+                self.publish(file)?;
+            }
+            self.refresh_handle(&handle)?;
         }
         report(&handle, true)
     }

@@ -131,6 +131,10 @@ impl File {
         if limit == u64::MAX {
             return Ok(());
         }
+        // After the look at the limit: a truncate that is in it came before whatever is published.
+        if !self.seen().view.is_empty() {
+            return Err(StoreError::NotAlone);
+        }
         // The truncate is durable before what it cuts off is gone, and its end is durable before
         // anything is drained beyond it: else a power failure could cut off newer bytes.
         self.shared.log.sync()?;

@@ -140,6 +140,10 @@ impl Exclusive<'_> {
         }
     }
 
+    pub fn file(&self) -> &File {
+        self.file
+    }
+
     pub fn is_clean(&self) -> bool {
         self.file.life_no().is_none()
     }
@@ -152,6 +156,7 @@ impl Exclusive<'_> {
         }
         let file = self.file;
         let shared = &file.shared;
+        file.seen().hint = Some(intro.clone());
         let no = shared.log.new_file_no();
         let payload = IntroPayload {
             id: file.id,

@@ -191,6 +191,37 @@ impl File {
         })
     }
 
+    /// What `stat` shows where the canonical file is not the whole truth: of the current life, or of
+    /// what is published.
+    pub fn shown(&self) -> Option<DirtyStat> {
+        if let Some(stat) = self.stat() {
+            return Some(stat);
+        }
+        let seen = self.seen();
+        if seen.view.is_empty() {
+            return None;
+        }
+        Some(DirtyStat {
+            size: seen.view.size(seen.canonical.size),
+            mtime: seen.view.mtime().unwrap_or_default(),
+            undrained: 0,
+        })
+    }
+
+    /// Where the canonical file may be found: what the current life knows, or the last one knew.
+    pub fn hint(&self) -> Intro {
+        self.intro()
+            .or_else(|| self.seen().hint.clone())
+            .unwrap_or_else(|| Intro {
+                size: 0,
+                mtime: Timestamp(0),
+                uid: 0,
+                gid: 0,
+                handle: Vec::new(),
+                path: Vec::new(),
+            })
+    }
+
     /// The introduction of the current life, with the size and time of now.
     pub fn intro(&self) -> Option<Intro> {
         let inner = self.inner();

@@ -356,6 +356,13 @@ impl File {
         })
     }
 
+    /// What `published`, a part of this file's view, has of a range.
+    pub fn published_pieces(&self, published: &Published, range: ByteRange) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        fill_published(&mut pieces, range, published);
+        pieces
+    }
+
     fn read_published(&self, range: ByteRange, from: &ViewSource, out: &mut [u8]) -> Result<()> {
         match from {
             ViewSource::Zero => out.fill(0),

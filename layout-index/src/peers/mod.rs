@@ -25,12 +25,13 @@ pub use put::INLINE;
 
 use crate::commons::{Commons, Intent, Stamp};
 use crate::error::{Result, StoreError};
-use crate::file::File;
+use crate::file::{File, Intro};
 use crate::layout::{SubfileRef, View};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::subfile::Subfile;
 use crate::types::NodeId;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -51,6 +52,15 @@ pub struct Peers {
     commons: Commons,
     shared: Arc<Shared>,
     patience: Duration,
+    beating: Mutex<Beating>,
+    stop: Condvar,
+}
+
+/// The thread that keeps the lease.
+#[derive(Debug, Default)]
+struct Beating {
+    stopped: bool,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Peers {
@@ -74,6 +84,8 @@ pub(crate) struct Seen {
     current: Option<u32>,
     intents: Vec<Intent>,
     subfiles: HashMap<String, Arc<Subfile>>,
+    /// Of the last life.
+    pub hint: Option<Intro>,
 }
 
 /// A layout that this node writes.
@@ -90,7 +102,50 @@ impl Peers {
             commons,
             shared: store.shared().clone(),
             patience,
+            beating: Mutex::default(),
+            stop: Condvar::new(),
         })
+    }
+
+    /// Keeps this node's lease from now on, on a thread of its own: nothing that waits for a file
+    /// may keep it from that.
+    pub fn keep_lease(self: &Arc<Self>) -> io::Result<()> {
+        let peers = self.clone();
+        let thread = std::thread::Builder::new()
+            .name("forebay-lease".into())
+            .spawn(move || peers.beat())?;
+        self.beating.lock().thread = Some(thread);
+        Ok(())
+    }
+
+    fn beat(&self) {
+        let turn = self.commons.lease() / 4;
+        let mut beating = self.beating.lock();
+        while !beating.stopped {
+            self.stop.wait_for(&mut beating, turn);
+            if beating.stopped {
+                return;
+            }
+            MutexGuard::unlocked(&mut beating, || {
+                if let Err(error) = self.commons.heartbeat() {
+                    tracing::warn!(%error, "this node's lease could not be kept; others take over when it is out");
+                }
+            });
+        }
+    }
+
+    /// This node writes nothing more: others need not wait for its lease.
+    pub fn leave(&self) -> io::Result<()> {
+        let thread = {
+            let mut beating = self.beating.lock();
+            beating.stopped = true;
+            beating.thread.take()
+        };
+        self.stop.notify_all();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that kept the lease broke off");
+        }
+        self.commons.leave()
     }
 
     pub fn commons(&self) -> &Commons {

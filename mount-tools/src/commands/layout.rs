@@ -99,6 +99,7 @@ fn place(piece: &LayoutPiece, style: Style) -> String {
     match piece.tier {
         Tier::Canonical => style.green("canonical file"),
         Tier::Hole => style.dim("hole"),
+        Tier::Layout => style.yellow("layout"),
         Tier::Subfile => style.yellow(&format!(
             "subfile {} on {} at {}",
             piece.segment.unwrap_or(0),
@@ -121,7 +122,7 @@ fn blocks(report: &LayoutReport, style: Style) -> String {
     (0..cells)
         .map(|i| {
             let (start, end) = (bound(i), bound(i + 1));
-            let mut weight = [0_u64; 4];
+            let mut weight = [0_u64; 5];
             while let Some(piece) = pieces.peek() {
                 let overlap = piece.end.min(end).saturating_sub(piece.start.max(start));
                 weight[piece.tier as usize] += overlap;
@@ -131,12 +132,18 @@ fn blocks(report: &LayoutReport, style: Style) -> String {
                 pieces.next();
             }
             // Of equals the first: what is least safe is shown.
-            let tiers = [Tier::Log, Tier::Subfile, Tier::Canonical, Tier::Hole];
+            let tiers = [
+                Tier::Log,
+                Tier::Subfile,
+                Tier::Layout,
+                Tier::Canonical,
+                Tier::Hole,
+            ];
             let most = tiers.into_iter().rev().max_by_key(|t| weight[*t as usize]);
             match most.filter(|t| weight[*t as usize] > 0) {
                 None => style.dim("?"),
                 Some(Tier::Log) => style.yellow("L"),
-                Some(Tier::Subfile) => style.yellow("S"),
+                Some(Tier::Subfile | Tier::Layout) => style.yellow("S"),
                 Some(Tier::Canonical) => style.green("C"),
                 Some(Tier::Hole) => style.dim("."),
             }

@@ -10,7 +10,7 @@ use crate::daemon::{privileges, wiring};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::output::progress::DrainBar;
 use crate::output::{self, Style, plain};
-use crate::settings::INDEX_MEMORY;
+use crate::settings::{INDEX_MEMORY, LEASE};
 use crate::units;
 use flusher::ost::{Fleet, OstSettings, Provider};
 use flusher::{Flusher, Opener, Osts, Policy, Selection, Settings, Subfiles};
@@ -67,7 +67,6 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         ..OstSettings::default()
     };
     let fleet = provider.map(|provider| Fleet::start(provider, targets));
-    let osts = wiring::osts(fleet.as_ref(), &backing)?;
     let options = StoreOptions {
         dir: dir.clone(),
         node: superblock.node.clone(),
@@ -86,8 +85,15 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         recovery,
         ..Report::default()
     };
-    drain(&store, wiring::Bare(backing), osts, &mut report)?;
+    let (peers, owed) = wiring::join(&backing, &store, LEASE, LEASE)?;
+    let osts = wiring::osts(fleet.as_ref(), Some(peers.clone()), &report.backing);
+    drain(&store, wiring::Bare(backing), osts, &owed, &mut report)?;
     store.close().map_err(failed)?;
+    if let Err(error) = peers.leave() {
+        report
+            .problems
+            .push(format!("other nodes wait for this one's lease: {error}"));
+    }
     show(args, &report)?;
     Ok(code(&report))
 }
@@ -110,6 +116,7 @@ fn drain(
     store: &Arc<Store>,
     bare: wiring::Bare,
     osts: Option<Osts>,
+    owed: &[Arc<File>],
     report: &mut Report,
 ) -> Result<()> {
     let before = files(store);
@@ -125,6 +132,7 @@ fn drain(
     };
     let flusher = Flusher::start(store.clone(), Arc::new(bare), settings, osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
+    owed.iter().for_each(|file| flusher.owes(file));
     let bar = DrainBar::new();
     flusher.drain(Selection::All).wait_with(None, |progress| {
         bar.show(progress);

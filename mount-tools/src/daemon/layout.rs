@@ -2,6 +2,7 @@
 
 use crate::report::{LayoutPiece, LayoutReport, Tier};
 use layout_index::extent::BLOCK;
+use layout_index::layout::ViewSource;
 use layout_index::{ByteRange, File, Piece, Result, Source, StoreError};
 
 /// Pieces in one report: about 100 bytes each on the wire, within the longest message.
@@ -17,7 +18,7 @@ pub fn of(file: Option<&File>) -> Result<LayoutReport> {
         pieces: Vec::new(),
         cut: false,
     };
-    let Some((file, stat)) = file.and_then(|f| Some((f, f.stat()?))) else {
+    let Some((file, stat)) = file.and_then(|f| Some((f, f.shown()?))) else {
         return Ok(report);
     };
     report.size = stat.size;
@@ -56,11 +57,22 @@ fn describe(piece: &Piece) -> LayoutPiece {
             let offset = u64::from(sub.unit.block) * BLOCK + u64::from(sub.skip);
             (Tier::Subfile, Some(sub.unit.subfile), Some(offset))
         }
-        Source::Zero => (Tier::Hole, None, None),
+        Source::Published(ViewSource::Subfile {
+            batch, unit, skip, ..
+        }) => {
+            let (subfile, unit) = batch.unit(*unit);
+            let offset = unit.offset() + u64::from(*skip);
+            (Tier::Subfile, Some(subfile.no), Some(offset))
+        }
+        Source::Published(ViewSource::Inline { .. }) => (Tier::Layout, None, None),
+        Source::Published(ViewSource::Zero) | Source::Zero => (Tier::Hole, None, None),
         Source::Canonical => (Tier::Canonical, None, None),
     };
     let ost = match &piece.source {
         Source::Subfile(sub) => Some(sub.subfile.row().ost_name.clone()),
+        Source::Published(ViewSource::Subfile { batch, unit, .. }) => {
+            Some(batch.unit(*unit).0.ost.clone())
+        }
         _ => None,
     };
     LayoutPiece {

@@ -98,6 +98,11 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
 
     let ended = lifecycle.wait(parts.wait);
     let closing = lifecycle.close(&store, ended);
+    if let Some(peers) = &parts.peers
+        && let Err(error) = peers.leave()
+    {
+        tracing::warn!(%error, "other nodes wait for this one's lease");
+    }
     if let Err(error) = place.retract() {
         tracing::warn!(%error, "the control socket could not be removed");
     }

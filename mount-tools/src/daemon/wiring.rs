@@ -8,14 +8,17 @@ use crate::settings::MountSettings;
 use flusher::ost::{self, Fleet, Kind, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
-    Backing, MountOptions, Mounted, Overlay, OverlayOptions, Placement, UnmountError,
+    Backing, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement, Publisher,
+    UnmountError,
 };
-use layout_index::{DiskFile, File, FileId, Store};
+use layout_index::commons::{Commons, Owner};
+use layout_index::{Canonical, DiskFile, File, FileId, Peers, StickyError, Store};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A running mount.
 pub struct Parts {
@@ -23,6 +26,7 @@ pub struct Parts {
     /// The storage targets, where there are some to choose from.
     pub fleet: Option<Arc<Fleet>>,
     pub names: Arc<dyn Names>,
+    pub peers: Option<Arc<Peers>>,
     pub unmount: Unmount,
     /// Waits until the session has ended.
     pub wait: Box<dyn FnOnce() -> io::Result<()> + Send>,
@@ -46,24 +50,58 @@ pub fn provider(
     })
 }
 
-/// What the drain needs to know of storage targets.
-pub fn osts(fleet: Option<&Arc<Fleet>>, backing: &Backing) -> Result<Option<Osts>> {
-    let Some(fleet) = fleet else { return Ok(None) };
-    let backing = backing
-        .root()
-        .try_clone_to_owned()
-        .map_err(|e| Failure::failed(format!("the backing: {e}")))?;
-    Ok(Some(Osts {
-        fleet: fleet.clone(),
-        backing,
-    }))
+/// What the drain needs to know of storage targets and other nodes. Where nodes share the backing
+/// and there are no targets, their subfiles are in the backing itself.
+pub fn osts(fleet: Option<&Arc<Fleet>>, peers: Option<Arc<Peers>>, backing: &Path) -> Option<Osts> {
+    let fleet = match (fleet, &peers) {
+        (Some(fleet), _) => fleet.clone(),
+        (None, Some(_)) => Fleet::start(
+            Arc::new(ost::Directories::backing(backing.to_path_buf())),
+            ost::OstSettings {
+                probing: false,
+                ..ost::OstSettings::default()
+            },
+        ),
+        (None, None) => return None,
+    };
+    Some(Osts { fleet, peers })
+}
+
+/// Makes this node one of those that share the backing, and takes up what it had promised them.
+pub fn join(
+    backing: &Backing,
+    store: &Store,
+    lease: Duration,
+    patience: Duration,
+) -> Result<(Arc<Peers>, Vec<Arc<File>>)> {
+    let failed = |e: io::Error| {
+        Failure::failed(format!(
+            "the directory that nodes share below the backing: {e}; if no other node uses the backing, say --nodes one"
+        ))
+    };
+    let root = backing.root().try_clone_to_owned().map_err(failed)?;
+    let me = Owner {
+        id: store.id(),
+        run: store.run(),
+    };
+    let commons = Commons::join(root, me, store.node(), lease).map_err(failed)?;
+    let peers = Peers::new(store, commons, patience);
+    peers.keep_lease().map_err(failed)?;
+    let owed = peers.resume().map_err(failed)?;
+    Ok((peers, owed))
 }
 
 /// Starts the drain, then mounts: from the first request on everything is there.
 pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -> Result<Parts> {
     let provider = provider(settings.ost_provider, &backing, &settings.osts)?;
     let fleet = provider.map(|provider| Fleet::start(provider, settings.targets.clone()));
-    let osts = osts(fleet.as_ref(), &backing)?;
+    let joined = match &settings.sharing {
+        Some(s) => Some(join(&backing, &store, s.lease, s.visibility_timeout)?),
+        None => None,
+    };
+    let (peers, owed) = joined.map_or((None, Vec::new()), |(peers, owed)| (Some(peers), owed));
+    let osts = osts(fleet.as_ref(), peers.clone(), &settings.backing);
+    let others = settings.sharing.as_ref().zip(peers.clone());
     let striping = |fleet: &Arc<Fleet>| -> Arc<dyn Placement> {
         Arc::new(Striping {
             fleet: fleet.clone(),
@@ -76,22 +114,38 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
         absorb: settings.absorb,
         ttl: settings.attr_timeout,
         placement: fleet.as_ref().map(striping),
+        others: others.map(|(s, peers)| Others::new(peers, s.close, s.fsync)),
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;
     let view = Arc::new(View(overlay.clone()));
     let flusher = Flusher::start(store, view.clone(), settings.drain.clone(), osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
+    let flusher = Arc::new(flusher);
+    owed.iter().for_each(|file| flusher.owes(file));
+    if let Some(sharing) = &settings.sharing {
+        view.0.set_publisher(Arc::new(Publishing {
+            flusher: flusher.clone(),
+            patience: sharing.visibility_timeout,
+        }));
+    }
     let mounted =
         forebay_fs::mount(overlay, &settings.mount, &mount_options(settings)).map_err(|e| {
             Failure::failed(format!("cannot mount at {}: {e}", settings.mount.display()))
         })?;
-    Ok(parts(mounted, flusher, view, fleet))
+    Ok(parts(mounted, flusher, view, fleet, peers))
 }
 
-fn parts(mounted: Mounted, flusher: Flusher, names: Arc<View>, fleet: Option<Arc<Fleet>>) -> Parts {
+fn parts(
+    mounted: Mounted,
+    flusher: Arc<Flusher>,
+    names: Arc<View>,
+    fleet: Option<Arc<Fleet>>,
+    peers: Option<Arc<Peers>>,
+) -> Parts {
     let unmounter = mounted.unmounter();
     Parts {
-        flusher: Arc::new(flusher),
+        flusher,
+        peers,
         fleet,
         names,
         unmount: Box::new(move |lazy| {
@@ -154,12 +208,36 @@ impl Placement for Striping {
     }
 }
 
+/// The drain as the file system sees it.
+struct Publishing {
+    flusher: Arc<Flusher>,
+    patience: Duration,
+}
+
+impl Publisher for Publishing {
+    fn publish(&self, file: &Arc<File>) -> std::result::Result<(), StickyError> {
+        self.flusher.publish(file)
+    }
+
+    fn owes(&self, file: &Arc<File>) {
+        self.flusher.owes(file);
+    }
+
+    fn settle(&self, file: &Arc<File>) -> bool {
+        self.flusher.settle(file, Instant::now() + self.patience)
+    }
+}
+
 /// The overlay as the drain and the control socket see it.
 struct View(Arc<Overlay>);
 
 impl Canonicals for View {
     fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
         self.0.open_canonical(file)
+    }
+
+    fn look(&self, file: &File) -> io::Result<Canonical> {
+        self.0.look_canonical(file)
     }
 
     fn finished(&self, id: FileId) {
@@ -182,9 +260,19 @@ pub struct Bare(pub Backing);
 
 impl Canonicals for Bare {
     fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
-        match file.intro() {
-            Some(intro) => self.0.open_canonical(file.id(), &intro),
-            None => Err(io::Error::other("the file has no undrained data")),
+        self.0.open_canonical(file.id(), &file.hint())
+    }
+
+    fn look(&self, file: &File) -> io::Result<Canonical> {
+        match self.0.find(file.id(), &file.hint())? {
+            Some(fd) => {
+                let meta = std::fs::File::from(fd).metadata()?;
+                Ok(Canonical {
+                    size: meta.len(),
+                    uid: meta.uid(),
+                })
+            }
+            None => Err(io::Error::from_raw_os_error(libc::ENOENT)),
         }
     }
 

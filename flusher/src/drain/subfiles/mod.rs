@@ -21,7 +21,6 @@ use crate::engine::Shared;
 use crate::housekeeping::Targets;
 use crate::ost::{Ost, OstError};
 use crate::schedule::Scope;
-use crate::settings::Subfiles;
 use crate::trouble::{self, Trouble};
 use layout_index::{ByteRange, DiskFile, File, StoreError, Subfile, Subfiled};
 use parking_lot::Mutex;
@@ -52,7 +51,7 @@ pub(super) enum Moved {
     Out,
 }
 
-/// Moves what `scope` allows out of the log, if this file is to have subfiles and an OST takes it.
+/// Moves what `scope` allows out of the log, if an OST takes it.
 /// Goes on while writers keep it busy: that the log has room comes before the canonical file.
 pub(super) async fn move_out(
     shared: &Arc<Shared>,
@@ -63,14 +62,8 @@ pub(super) async fn move_out(
     let Some(targets) = &shared.targets else {
         return Ok(Moved::Not);
     };
-    if shared.settings.read().subfiles == Subfiles::Never {
-        return Ok(Moved::Not);
-    }
     if file.in_log() == 0 {
         return Ok(Moved::Out);
-    }
-    if !is_wanted(shared, targets, file).await? {
-        return Ok(Moved::Not);
     }
     // The first data of all waits for the first probe, which has a deadline of its own.
     let fleet = targets.fleet.clone();
@@ -90,27 +83,6 @@ pub(super) async fn move_out(
         }
     }
     Ok(Moved::Out)
-}
-
-async fn is_wanted(
-    shared: &Arc<Shared>,
-    targets: &Arc<Targets>,
-    file: &Arc<File>,
-) -> Result<bool, Halt> {
-    if shared.settings.read().subfiles == Subfiles::Always {
-        return Ok(true);
-    }
-    if let Some(known) = targets.sharing.known(file.id()) {
-        return Ok(known);
-    }
-    let (targets, id) = (targets.clone(), file.id());
-    let seen = tokio::task::spawn_blocking(move || targets.sharing.announce(id));
-    match timeout(shared.patience(), seen).await.map(joined) {
-        Ok(Ok(others)) => Ok(others),
-        Ok(Err(Stopping)) => Err(Halt::Stopping),
-        // The backing hangs: what can go to an OST should.
-        Err(_) => Ok(true),
-    }
 }
 
 /// Part of the log on its way, as one write.

@@ -1,0 +1,335 @@
+//! A round: all that nodes have published of a file until now goes into the canonical file.
+//!
+//! # Order
+//!
+//! View, cut, sync, plan; then the domains, by every node that has a part in the file, each with its
+//! own sync before its mark; then size and time, sync, base. `docs/decisions/0008-many-nodes.md`
+//! says what a kill between any two leaves.
+//!
+//! # Who writes what
+//!
+//! Only the holder of the term cuts, sets the size and makes plan and base. Only who took a domain
+//! writes its units. Both look at their lease right before each call that changes the canonical
+//! file; what they write in the same round is the same, whoever does it.
+
+use super::gated::Gated;
+use super::shared::{Held, directory, lapsed, look};
+use super::{Halt, blocking, joined};
+use crate::domain::Domains;
+use crate::engine::Shared;
+use crate::stripe::{self, Work};
+use crate::trouble::{self, Trouble};
+use layout_index::layout::{Base, MAX_DOMAINS, Plan as RoundPlan, View};
+use layout_index::{ByteRange, DiskFile, File, Plan, Timestamp};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::task::JoinSet;
+
+/// Units looked up at once.
+const WINDOW: usize = 1024;
+
+/// How a round went for this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Round {
+    /// There is nothing that the canonical file does not have, or it has it now.
+    Over,
+    /// Other nodes are at it.
+    Others,
+}
+
+pub(super) async fn go(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    name: &Arc<str>,
+    held: Option<Arc<Held>>,
+) -> Result<Round, Halt> {
+    look(shared, file, name).await?;
+    let view = file.published_view();
+    if view.is_empty() {
+        return Ok(Round::Over);
+    }
+    if held.is_none() && view.plan().is_none() {
+        return Ok(Round::Others);
+    }
+    let opened = {
+        let (shared, file) = (shared.clone(), file.clone());
+        blocking(move || shared.canonicals.open(&file)).await?
+    };
+    let canonical = match opened {
+        Ok(Some(canonical)) => canonical,
+        // The next look finds it gone, too.
+        Ok(None) => return Ok(Round::Others),
+        Err(e) => return Err(Halt::Trouble(trouble::canonical(name, "opening", &e))),
+    };
+    let job = Arc::new(Job {
+        shared: shared.clone(),
+        file: file.clone(),
+        name: name.clone(),
+        canonical,
+        held,
+    });
+    let plan = match view.plan() {
+        Some(plan) => plan.clone(),
+        None => {
+            let this = job.clone();
+            blocking(move || this.plan())
+                .await?
+                .map_err(Halt::Trouble)?;
+            look(shared, file, name).await?;
+            match file.published_view().plan() {
+                Some(plan) => plan.clone(),
+                None => return Ok(Round::Others),
+            }
+        }
+    };
+    let covered = Arc::new(file.published_view().covered_by(&plan));
+    let plan = Arc::new(plan);
+    job.clone().domains(plan.clone(), covered).await?;
+    if job.held.is_none() {
+        return Ok(Round::Others);
+    }
+    let this = job.clone();
+    let over = blocking(move || this.finish(&plan))
+        .await?
+        .map_err(Halt::Trouble)?;
+    look(shared, file, name).await?;
+    Ok(if over { Round::Over } else { Round::Others })
+}
+
+struct Job {
+    shared: Arc<Shared>,
+    file: Arc<File>,
+    name: Arc<str>,
+    canonical: Arc<dyn DiskFile>,
+    held: Option<Arc<Held>>,
+}
+
+impl Job {
+    fn commons(&self) -> Option<&layout_index::commons::Commons> {
+        self.shared.together.as_ref().map(|t| t.peers.commons())
+    }
+
+    fn need_term(&self) -> Result<u64, Trouble> {
+        match self.held.as_ref().filter(|held| held.holds()) {
+            Some(held) => Ok(held.term),
+            None => Err(lapsed(&self.name)),
+        }
+    }
+
+    fn directory(&self, e: &io::Error) -> Trouble {
+        match directory(&self.name, e) {
+            Halt::Trouble(trouble) => trouble,
+            Halt::Stopping => lapsed(&self.name),
+        }
+    }
+
+    /// Cuts the canonical file where the view says, and makes the plan.
+    fn plan(&self) -> Result<(), Trouble> {
+        let view = self.file.published_view();
+        let canonical =
+            |op: &'static str| move |e: io::Error| trouble::canonical(&self.name, op, &e);
+        // Nobody on this node writes through meanwhile.
+        let _all = self.file.lock_canonical(ByteRange::ALL);
+        let size = self
+            .canonical
+            .size()
+            .map_err(canonical("asking the size of"))?;
+        let limit = view.limit();
+        self.need_term()?;
+        if size > limit {
+            self.canonical
+                .set_len(limit)
+                .map_err(canonical("truncating"))?;
+            self.canonical.sync().map_err(canonical("syncing"))?;
+        }
+        let stripe = self.shared.settings.read().stripe;
+        let writers = view.layouts().map(|(node, _)| node);
+        let writers: std::collections::BTreeSet<_> = writers.collect();
+        let osts = self.shared.osts().max(1);
+        let domains = Domains::mapped(stripe, osts, writers.len() as u32).count();
+        let term = self.need_term()?;
+        let plan = RoundPlan {
+            term,
+            covered: view.covered_now(),
+            unit: stripe,
+            domains: domains.min(MAX_DOMAINS),
+            size: view.size(size),
+            mtime: view.mtime().unwrap_or(Timestamp(0)),
+            epoch: view.epoch(),
+            limit,
+        };
+        let Some(commons) = self.commons() else {
+            return Err(lapsed(&self.name));
+        };
+        let id = self.file.id();
+        commons
+            .put_plan(id, term, &plan.encode(id))
+            .and_then(|()| commons.touch(id))
+            .map_err(|e| self.directory(&e))
+    }
+
+    /// Takes domains until none is to be had.
+    async fn domains(
+        self: Arc<Self>,
+        plan: Arc<RoundPlan>,
+        covered: Arc<View>,
+    ) -> Result<(), Halt> {
+        let mut running = JoinSet::new();
+        for domain in 0..plan.domains {
+            if self.shared.stopping.load(Ordering::Acquire) {
+                return Err(Halt::Stopping);
+            }
+            let permit = self.shared.permits.clone().acquire_owned().await;
+            let permit = permit.map_err(|_| Halt::Stopping)?;
+            let (job, plan, covered) = (self.clone(), plan.clone(), covered.clone());
+            running.spawn_blocking(move || {
+                let done = job.domain(&plan, &covered, domain);
+                drop(permit);
+                done
+            });
+        }
+        let mut first = None;
+        while let Some(done) = running.join_next().await {
+            if let Err(trouble) = joined(done)? {
+                first.get_or_insert(trouble);
+            }
+        }
+        match first {
+            Some(trouble) => Err(Halt::Trouble(trouble)),
+            None => Ok(()),
+        }
+    }
+
+    fn domain(&self, plan: &RoundPlan, covered: &View, domain: u32) -> Result<(), Trouble> {
+        let Some(commons) = self.commons() else {
+            return Ok(());
+        };
+        let id = self.file.id();
+        let taken = commons
+            .take_domain(id, plan.term, domain)
+            .map_err(|e| self.directory(&e))?;
+        let Some(attempt) = taken else {
+            return Ok(());
+        };
+        match self.write_domain(plan, covered, domain) {
+            Ok(()) => commons
+                .domain_done(id, plan.term, domain)
+                .map_err(|e| self.directory(&e)),
+            Err(trouble) => {
+                if let Err(error) = commons.give_up_domain(id, plan.term, domain, attempt) {
+                    tracing::warn!(file = %id, %error, "a domain is free again when this node's lease is over");
+                }
+                Err(trouble)
+            }
+        }
+    }
+
+    fn write_domain(&self, plan: &RoundPlan, covered: &View, domain: u32) -> Result<(), Trouble> {
+        let domains = Domains::of(plan.unit, plan.domains);
+        let mut from = 0;
+        loop {
+            let units = covered.ranges(plan.unit, from, WINDOW);
+            let Some(last) = units.last() else { break };
+            from = last.end;
+            for unit in units {
+                let within = unit.intersect(&ByteRange::new(0, plan.size));
+                if let Some(unit) = within.filter(|u| domains.domain_of(u.start) == domain) {
+                    self.write_unit(plan, covered, domain, unit)?;
+                }
+            }
+        }
+        self.canonical
+            .sync()
+            .map_err(|e| trouble::canonical(&self.name, "syncing", &e))
+    }
+
+    fn write_unit(
+        &self,
+        plan: &RoundPlan,
+        covered: &View,
+        domain: u32,
+        range: ByteRange,
+    ) -> Result<(), Trouble> {
+        let pieces = self.file.published_pieces(covered, range);
+        let work = Work::of(&pieces);
+        if work.is_empty() {
+            return Ok(());
+        }
+        let wait = self.shared.throttle.take(work.bytes(), Instant::now());
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
+        let verify = self.shared.settings.read().verify;
+        let _guard = self.file.lock_canonical(range);
+        let gate = {
+            let (shared, id, term) = (self.shared.clone(), self.file.id(), plan.term);
+            Gated::new(self.canonical.clone(), move || {
+                let together = shared.together.as_ref();
+                together.is_some_and(|t| t.peers.commons().does(id, term, domain))
+            })
+        };
+        self.shared
+            .buffers
+            .with(|buffer| {
+                stripe::write(range, &work, &gate, buffer, verify, |run, buf| {
+                    let plan = Plan {
+                        range: run.range,
+                        size: run.range.end,
+                        pieces: pieces[run.pieces.clone()].to_vec(),
+                    };
+                    self.file.read(&plan, buf, None)
+                })
+            })
+            .map_err(|problem| trouble::stripe(&self.name, range, problem))?;
+        self.shared.meter.record(work.bytes(), Instant::now());
+        Ok(())
+    }
+
+    /// If all domains are done: size, time, sync, base. False if some are not.
+    fn finish(&self, plan: &RoundPlan) -> Result<bool, Trouble> {
+        let Some(commons) = self.commons() else {
+            return Ok(false);
+        };
+        let id = self.file.id();
+        let listing = commons.list(id).map_err(|e| self.directory(&e))?;
+        let Some(listing) = listing else {
+            return Ok(false);
+        };
+        let all = (0..plan.domains).all(|domain| listing.done.contains(&(plan.term, domain)));
+        if !all {
+            return Ok(false);
+        }
+        let canonical =
+            |op: &'static str| move |e: io::Error| trouble::canonical(&self.name, op, &e);
+        let _all = self.file.lock_canonical(ByteRange::ALL);
+        let size = self
+            .canonical
+            .size()
+            .map_err(canonical("asking the size of"))?;
+        self.need_term()?;
+        if size < plan.size {
+            self.canonical
+                .set_len(plan.size)
+                .map_err(canonical("extending"))?;
+        }
+        match self.canonical.set_mtime(plan.mtime.0) {
+            // A file that others may write but only its owner may date: its time is the drain's.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
+            other => other.map_err(canonical("setting the time of"))?,
+        }
+        self.canonical.sync().map_err(canonical("syncing"))?;
+        self.need_term()?;
+        let base = Base {
+            term: plan.term,
+            covered: plan.covered.clone(),
+            epoch: plan.epoch,
+        };
+        commons
+            .put_base(id, plan.term, &base.encode(id))
+            .and_then(|()| commons.touch(id))
+            .map_err(|e| self.directory(&e))?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,268 @@
+//! A file that other nodes may have a part in.
+//!
+//! ```text
+//!             ┌─ nobody else has published, and the term is ours ─▶ straight from the log (alone)
+//! unpublished ┤
+//!             └─ else ─▶ subfiles ─▶ published ─▶ round: domains ─▶ canonical file ─▶ base
+//! ```
+//!
+//! Terms, leases and what a kill at any step leaves: `docs/decisions/0008-many-nodes.md`. Nothing is
+//! written to the canonical file without a look at the term right before it ([`Held::holds`]).
+
+use super::round::{self, Round};
+use super::subfiles::{self, Moved};
+use super::{Halt, blocking, by_itself};
+use crate::engine::Shared;
+use crate::schedule::{Outcome, Scope};
+use crate::settings::Subfiles;
+use crate::together::Together;
+use crate::trouble::{self, Trouble};
+use layout_index::commons::TermAttempt;
+use layout_index::peers::INLINE;
+use layout_index::{File, FileId, Peers, StoreError, Wait};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// While others are at it.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Somebody who writes faster than it can be moved is left to the next job.
+const PASSES: usize = 8;
+
+/// A term of this node. Ends when the last who needs it lets go.
+pub(crate) struct Held {
+    peers: Arc<Peers>,
+    file: FileId,
+    pub term: u64,
+}
+
+impl Held {
+    /// Whether this node may still write the canonical file. Asked right before each write.
+    pub fn holds(&self) -> bool {
+        self.peers.commons().holds(self.file, self.term)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let (peers, file, term) = (self.peers.clone(), self.file, self.term);
+        let end = move || {
+            let commons = peers.commons();
+            let gone = match commons.holds(file, term) {
+                true => commons.tidy(file, term),
+                false => Ok(false),
+            };
+            let ended = gone.and_then(|gone| {
+                if gone {
+                    Ok(())
+                } else {
+                    commons.end_term(file, term)
+                }
+            });
+            if let Err(error) = ended {
+                tracing::warn!(%file, %error, "a term could not be ended; it ends with this node's lease");
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(end)),
+            Err(_) => end(),
+        }
+    }
+}
+
+pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> Outcome {
+    let Some(together) = &shared.together else {
+        return Outcome::Failed;
+    };
+    if file.is_unlinked() && !together.peers.has_part(&file) {
+        together.remove_idle(&file);
+        return Outcome::Clean;
+    }
+    together.add(&file, false);
+    let outcome = match step(&shared, together, &file, scope).await {
+        Ok(outcome) => outcome,
+        Err(Halt::Trouble(trouble)) => {
+            trouble::stick(&file, &trouble);
+            if trouble.damaged {
+                Outcome::Damaged
+            } else {
+                Outcome::Failed
+            }
+        }
+        Err(Halt::Stopping) => Outcome::Stopped,
+    };
+    match outcome {
+        Outcome::Clean | Outcome::Dirty if together.remove_idle(&file) => {
+            file.clear_error();
+            shared.canonicals.finished(file.id());
+            Outcome::Clean
+        }
+        Outcome::Clean => Outcome::Dirty,
+        other => other,
+    }
+}
+
+async fn step(
+    shared: &Arc<Shared>,
+    together: &Together,
+    file: &Arc<File>,
+    scope: Scope,
+) -> Result<Outcome, Halt> {
+    let name = trouble::name_of(file);
+    let peers = &together.peers;
+    let held = {
+        let (there, id) = (peers.clone(), file.id());
+        let taken = blocking(move || there.commons().take_term(id)).await?;
+        match taken.map_err(|e| directory(&name, &e))? {
+            TermAttempt::Mine(term) => Some(Arc::new(Held {
+                peers: peers.clone(),
+                file: file.id(),
+                term: term.number,
+            })),
+            TermAttempt::Held(_) => None,
+        }
+    };
+    if !look(shared, file, &name).await? {
+        return discard(shared, together, file, &name).await;
+    }
+    if !file.is_clean() && !file.is_unlinked() {
+        let alone =
+            file.published_view().is_empty() && shared.settings.read().subfiles != Subfiles::Always;
+        if let Some(held) = held.as_ref().filter(|_| alone) {
+            let promises = peers.promises(file);
+            let outcome = by_itself(shared, file, &name, scope, Some(held.clone())).await;
+            if outcome == Outcome::Clean {
+                keep(peers, file, &name, promises).await?;
+            }
+            let gone_on = !file.published_view().is_empty();
+            if !(outcome == Outcome::Dirty && gone_on) {
+                return Ok(outcome);
+            }
+        }
+        publish(shared, file, scope).await?;
+    } else if peers.owes(file) {
+        let promises = peers.promises(file);
+        keep(peers, file, &name, promises).await?;
+    }
+    let round = round::go(shared, file, &name, held).await?;
+    reclaim(peers, file, &name).await?;
+    if round == Round::Others {
+        shared.sleep(LOOK_AGAIN).await;
+    }
+    Ok(Outcome::Dirty)
+}
+
+async fn keep(
+    peers: &Arc<Peers>,
+    file: &Arc<File>,
+    name: &str,
+    promises: layout_index::peers::Promises,
+) -> Result<(), Halt> {
+    let (peers, file) = (peers.clone(), file.clone());
+    blocking(move || peers.kept(&file, promises))
+        .await?
+        .map_err(|e| Halt::Trouble(trouble::store(name, "telling other nodes of", e)))
+}
+
+async fn reclaim(peers: &Arc<Peers>, file: &Arc<File>, name: &str) -> Result<(), Halt> {
+    let (peers, file) = (peers.clone(), file.clone());
+    blocking(move || peers.reclaim(&file).map(drop))
+        .await?
+        .map_err(|e| Halt::Trouble(trouble::store(name, "reclaiming what was published of", e)))
+}
+
+/// Refreshes the view. False when the canonical file is gone.
+pub(super) async fn look(shared: &Arc<Shared>, file: &Arc<File>, name: &str) -> Result<bool, Halt> {
+    let (there, file) = (shared.clone(), file.clone());
+    let looked = blocking(move || {
+        let Some(together) = &there.together else {
+            return Ok(false);
+        };
+        let ask = || there.canonicals.look(&file);
+        together.peers.refresh(&file, &ask, Wait::No)
+    })
+    .await?;
+    match looked {
+        Ok(_) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(e) => Err(Halt::Trouble(trouble::store(
+            name,
+            "looking at what nodes say of",
+            e,
+        ))),
+    }
+}
+
+/// The canonical file is gone for certain.
+async fn discard(
+    shared: &Arc<Shared>,
+    together: &Together,
+    file: &Arc<File>,
+    name: &str,
+) -> Result<Outcome, Halt> {
+    let (peers, gone) = (together.peers.clone(), file.clone());
+    blocking(move || {
+        gone.discard()?;
+        peers.discard(&gone)
+    })
+    .await?
+    .map_err(|e| Halt::Trouble(trouble::store(name, "dropping the data of", e)))?;
+    tracing::info!(file = %file.id(), %name, "the canonical file is gone: what was not drained was dropped");
+    shared.canonicals.finished(file.id());
+    Ok(Outcome::Clean)
+}
+
+/// Puts everything that was written until now where other nodes see it.
+pub(crate) async fn publish(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    scope: Scope,
+) -> Result<(), Halt> {
+    let Some(together) = &shared.together else {
+        return Ok(());
+    };
+    together.add(file, false);
+    let name = trouble::name_of(file);
+    for _ in 0..PASSES {
+        let mut moved = Moved::Out;
+        if file.in_log() > INLINE {
+            moved = subfiles::move_out(shared, file, &name, scope).await?;
+        }
+        let there = shared.clone();
+        let (peers, this) = (together.peers.clone(), file.clone());
+        let all = blocking(move || {
+            let ask = || there.canonicals.look(&this);
+            peers.publish(&this, &ask)
+        })
+        .await?
+        .map_err(|e| Halt::Trouble(trouble::store(&name, "publishing", e)))?;
+        if all || moved == Moved::Out {
+            return Ok(());
+        }
+    }
+    Err(Halt::Trouble(Trouble {
+        errno: libc::EIO,
+        message: format!(
+            "publishing {name}: no storage target takes its data; it stays in the store and is tried again"
+        ),
+        damaged: false,
+        away: false,
+    }))
+}
+
+pub(super) fn directory(name: &str, source: &std::io::Error) -> Halt {
+    Halt::Trouble(Trouble {
+        errno: source.raw_os_error().unwrap_or(libc::EIO),
+        message: format!(
+            "draining {name}: the shared directory does not work: {source}; the data stays where it is and is tried again"
+        ),
+        damaged: false,
+        away: false,
+    })
+}
+
+/// The lease has run out: whoever took over goes on.
+pub(super) fn lapsed(name: &str) -> Trouble {
+    let error = StoreError::Unusable("this node's lease has run out meanwhile".to_owned());
+    trouble::store(name, "draining", error)
+}

@@ -1,0 +1,160 @@
+//! What this node hears from the others beside its own work: that they wait for something, and that
+//! one of them is dead.
+//!
+//! Nodes watch each other in a ring, by id: each looks at the next one's heartbeat and nobody else's,
+//! so that a thousand nodes cost the file system a thousand looks in a lease and not a million. Who
+//! finds its neighbour dead drains what that one has published, and watches the one after it too.
+//! What the dead node had published stays in its layouts until it comes back: only its own store
+//! knows whether it may forget them.
+
+use crate::drain;
+use crate::engine::Shared;
+use crate::schedule::Scope;
+use layout_index::commons::Owner;
+use layout_index::{FileId, NodeId};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often notes are looked for while something was promised.
+const NOTES: Duration = Duration::from_millis(100);
+
+/// Whom this node looks at, and when the list of all was last read.
+#[derive(Default)]
+struct Ring {
+    nodes: BTreeMap<NodeId, Owner>,
+    read: Option<Instant>,
+    /// Whose files are being drained here.
+    dead: Vec<NodeId>,
+}
+
+pub(crate) async fn hear(shared: Arc<Shared>) {
+    let Some(together) = &shared.together else {
+        return;
+    };
+    let lease = together.peers.commons().lease();
+    let mut ring = Ring::default();
+    let mut looked = Instant::now();
+    while !shared.stopping.load(Ordering::Acquire) {
+        shared.sleep(NOTES).await;
+        let owing = together.files().iter().any(|f| together.peers.owes(f));
+        if owing {
+            hurry(&shared).await;
+        }
+        if looked.elapsed() >= lease / 2 {
+            looked = Instant::now();
+            let there = shared.clone();
+            let turn = tokio::task::spawn_blocking(move || {
+                let found = watch(&there, &mut ring);
+                (ring, found)
+            });
+            match turn.await {
+                Ok((back, Ok(()))) => ring = back,
+                Ok((back, Err(error))) => {
+                    tracing::warn!(%error, "other nodes cannot be looked at");
+                    ring = back;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Publishes what others ask for.
+async fn hurry(shared: &Arc<Shared>) {
+    let there = shared.clone();
+    let asked = tokio::task::spawn_blocking(move || match &there.together {
+        Some(together) => together.peers.asked(),
+        None => Ok(Vec::new()),
+    });
+    let asked: Vec<FileId> = match asked.await {
+        Ok(Ok(asked)) => asked,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "whether others wait for this node cannot be seen");
+            return;
+        }
+        Err(_) => return,
+    };
+    for id in asked {
+        let Some(file) = shared.store.lookup(id) else {
+            continue;
+        };
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            if drain::shared::publish(&shared, &file, Scope::Everything)
+                .await
+                .is_err()
+            {
+                tracing::debug!(file = %id, "another node waits longer");
+            }
+            shared.wake(id);
+        });
+    }
+}
+
+/// Looks at the next node, and at those after it for as long as they are dead.
+fn watch(shared: &Arc<Shared>, ring: &mut Ring) -> io::Result<()> {
+    let Some(together) = &shared.together else {
+        return Ok(());
+    };
+    let commons = together.peers.commons();
+    let stale = 4 * commons.lease();
+    if ring.read.is_none_or(|at| at.elapsed() >= stale) {
+        let nodes = commons.nodes()?;
+        let known = nodes.into_iter().filter_map(|node| {
+            let run = node.state.ok()?.run;
+            Some((node.id, Owner { id: node.id, run }))
+        });
+        ring.nodes = known.collect();
+        ring.read = Some(Instant::now());
+    }
+    let me = commons.me().id;
+    let after = ring
+        .nodes
+        .range((std::ops::Bound::Excluded(me), std::ops::Bound::Unbounded));
+    let around = after.chain(ring.nodes.range(..me));
+    let mut dead = Vec::new();
+    for (id, owner) in around {
+        if !commons.is_dead(*owner)? {
+            break;
+        }
+        dead.push(*id);
+    }
+    let new = dead.iter().any(|id| !ring.dead.contains(id));
+    if new || !dead.is_empty() && ring.read.is_some_and(|at| at.elapsed() < commons.lease()) {
+        rescue(shared, &dead)?;
+    }
+    ring.dead = dead;
+    Ok(())
+}
+
+/// Takes over the drain of what dead nodes have published.
+fn rescue(shared: &Arc<Shared>, dead: &[NodeId]) -> io::Result<()> {
+    let Some(together) = &shared.together else {
+        return Ok(());
+    };
+    let commons = together.peers.commons();
+    for id in commons.files()? {
+        let Some(listing) = commons.list(id)? else {
+            continue;
+        };
+        let theirs = |node: &NodeId| dead.contains(node);
+        if !listing.layouts.iter().any(|(node, _)| theirs(node)) {
+            continue;
+        }
+        let file = shared.store.file(id);
+        let ask = || shared.canonicals.look(&file);
+        if let Err(error) = together.peers.look_at(&file, &ask) {
+            tracing::warn!(file = %id, %error, "what a dead node left cannot be read");
+            continue;
+        }
+        if !file.published_view().is_empty() {
+            tracing::info!(file = %id, "a node that died had published data of it: drained from here");
+            together.add(&file, true);
+            shared.wake(id);
+        }
+    }
+    Ok(())
+}

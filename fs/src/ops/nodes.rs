@@ -1,0 +1,224 @@
+//! Other nodes over the same backing: where the operations meet them.
+//!
+//! # Sync points
+//! Opening, fsync and taking a lock *refresh*: what others had published before is seen from then
+//! on. Closing, fsync and giving a lock up *publish*: what was written here before is seen by those who
+//! refresh later. A close may also only announce that ([`Close::Defer`]): who opens the file
+//! elsewhere then waits for the rest.
+//!
+//! # Handles that go past the store
+//! A passthrough handle, and one of a mount that absorbs nothing, read and write the canonical file
+//! itself. What is published lies over that, so before such a handle is given out, and at its sync
+//! points, everything published is drained (*settled*). That waits; it happens only to a file
+//! that this node reads while others write it.
+//!
+//! # Crash behaviour
+//! Nothing is kept here. An announcement that was made is fulfilled by the next start of the store.
+
+use super::Overlay;
+use crate::backing::sys;
+use crate::errno::{FsError, Result};
+use crate::handle::Handle;
+use crate::inode::Inode;
+use layout_index::{Canonical, File, Peers, StickyError, Wait};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+
+/// What a close waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Close {
+    /// An announcement; the data follows.
+    #[default]
+    Defer,
+    /// The same, and the next open of a file of the same base name waits for the data.
+    DeferNext,
+    /// The data is where other nodes see it.
+    Publish,
+}
+
+/// What an fsync waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// The data is where other nodes see it, and durable.
+    #[default]
+    Publish,
+    /// The data is durable in this node's store.
+    Local,
+}
+
+/// Who moves data to where others see it. All of it waits.
+pub trait Publisher: Send + Sync {
+    fn publish(&self, file: &Arc<File>) -> std::result::Result<(), StickyError>;
+    /// Something was announced; the rest is to follow.
+    fn owes(&self, file: &Arc<File>);
+    /// The canonical file is the whole truth afterwards; false if that took too long.
+    fn settle(&self, file: &Arc<File>) -> bool;
+}
+
+/// The other nodes, as a mount knows them.
+pub struct Others {
+    pub peers: Arc<Peers>,
+    pub close: Close,
+    pub fsync: Fsync,
+    pub publisher: OnceLock<Arc<dyn Publisher>>,
+    /// Closed files whose data is on its way, by base name: see [`Close::DeferNext`].
+    pub(super) last: parking_lot::Mutex<std::collections::HashMap<Vec<u8>, Arc<File>>>,
+}
+
+impl Others {
+    pub fn new(peers: Arc<Peers>, close: Close, fsync: Fsync) -> Others {
+        Others {
+            peers,
+            close,
+            fsync,
+            publisher: OnceLock::new(),
+            last: Default::default(),
+        }
+    }
+}
+
+fn look(fd: BorrowedFd<'_>) -> std::io::Result<Canonical> {
+    let stat = sys::stat(fd)?;
+    Ok(Canonical {
+        size: stat.size,
+        uid: stat.uid,
+    })
+}
+
+impl Overlay {
+    /// Before the first request: who publishes.
+    pub fn set_publisher(&self, publisher: Arc<dyn Publisher>) {
+        if let Some(others) = &self.others
+            && others.publisher.set(publisher).is_err()
+        {
+            tracing::warn!("there is a publisher already; the first one stays");
+        }
+    }
+
+    /// What others published until now is seen from here on.
+    pub(super) fn refresh(&self, inode: &Inode, file: &File, wait: Wait) -> Result<()> {
+        let Some(others) = &self.others else {
+            return Ok(());
+        };
+        let ask = || look(inode.fd());
+        others.peers.refresh(file, &ask, wait)?;
+        Ok(())
+    }
+
+    /// The kernel may have attributes from before.
+    pub(super) fn refreshed(&self, inode: &Inode) {
+        if self.others.is_some()
+            && let Some(invalidate) = self.invalidate.get()
+        {
+            invalidate(inode.node);
+        }
+    }
+
+    /// For handles that use the canonical file itself.
+    pub(super) fn settle(&self, file: &Arc<File>) -> Result<()> {
+        let Some(publisher) = self.others.as_ref().and_then(|o| o.publisher.get()) else {
+            return Ok(());
+        };
+        if file.is_settled() || publisher.settle(file) {
+            return Ok(());
+        }
+        Err(FsError::Unsettled)
+    }
+
+    pub(super) fn publish(&self, file: &Arc<File>) -> Result<()> {
+        let Some(publisher) = self.others.as_ref().and_then(|o| o.publisher.get()) else {
+            return Ok(());
+        };
+        if file.is_clean() || file.is_unlinked() {
+            return Ok(());
+        }
+        publisher.publish(file).map_err(|error| FsError::Drain {
+            errno: error.errno,
+            message: error.message,
+        })
+    }
+
+    /// A close of this handle has to tell other nodes.
+    pub fn close_waits(&self, fh: u64) -> bool {
+        self.others.is_some()
+            && self
+                .handles
+                .get(&fh)
+                .is_some_and(|h| h.writable && !h.file.is_clean())
+    }
+
+    /// A handle that could write was closed.
+    pub(super) fn closed(&self, handle: &Handle) -> Result<()> {
+        let Some(others) = &self.others else {
+            return Ok(());
+        };
+        let file = &handle.file;
+        if !handle.writable || file.is_clean() || file.is_unlinked() {
+            return Ok(());
+        }
+        if others.close == Close::Publish {
+            return self.publish(file);
+        }
+        others.peers.intend(file)?;
+        if let Some(publisher) = others.publisher.get() {
+            publisher.owes(file);
+        }
+        if others.close == Close::DeferNext
+            && let Some(name) = self.base_name(&handle.inode)
+        {
+            others.last.lock().insert(name, file.clone());
+        }
+        Ok(())
+    }
+
+    /// With [`Close::DeferNext`], what the last file of this base name still owes is waited for.
+    pub(super) fn wait_for_last(&self, inode: &Inode) -> Result<()> {
+        let Some(others) = self.others.as_ref().filter(|o| o.close == Close::DeferNext) else {
+            return Ok(());
+        };
+        let Some(name) = self.base_name(inode) else {
+            return Ok(());
+        };
+        let last = others.last.lock().remove(&name);
+        match last {
+            Some(last) => self.publish(&last),
+            None => Ok(()),
+        }
+    }
+
+    /// The name with its numbers taken out: `ckpt_0007.h5` and `ckpt_0008.h5` have the same.
+    fn base_name(&self, inode: &Inode) -> Option<Vec<u8>> {
+        use std::os::unix::ffi::OsStrExt;
+        let path = self.backing.relative_path(inode.fd()).ok().flatten()?;
+        let bytes = path.as_os_str().as_bytes().iter().copied();
+        Some(bytes.filter(|b| !b.is_ascii_digit()).collect())
+    }
+
+    /// A sync point of a handle that reads: fsync, or a lock that was taken.
+    pub(super) fn refresh_handle(&self, handle: &Handle) -> Result<()> {
+        if self.others.is_none() {
+            return Ok(());
+        }
+        self.refresh(&handle.inode, &handle.file, Wait::ForOthers)?;
+        self.refreshed(&handle.inode);
+        if handle.passthrough.is_some() || !self.absorb {
+            self.settle(&handle.file)?;
+        }
+        Ok(())
+    }
+
+    /// The canonical file for the drain and the publisher: found if nobody has it open. ENOENT when
+    /// it is gone for certain.
+    pub fn look_canonical(&self, file: &File) -> std::io::Result<Canonical> {
+        if let Some(inode) = self.inodes.get_by_id(&file.id()) {
+            return look(inode.fd());
+        }
+        match self.backing.find(file.id(), &file.hint())? {
+            Some(fd) => {
+                use std::os::fd::AsFd;
+                look(fd.as_fd())
+            }
+            None => Err(std::io::Error::from_raw_os_error(libc::ENOENT)),
+        }
+    }
+}
