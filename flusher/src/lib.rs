@@ -65,7 +65,15 @@ pub trait Canonicals: Send + Sync {
     /// gone for certain: its undrained data is dropped then.
     fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>>;
     /// The canonical file as it is now; ENOENT when it is gone for certain.
-    fn look(&self, file: &File) -> io::Result<Canonical>;
+    fn look(&self, file: &File) -> io::Result<Canonical> {
+        match self.open(file)? {
+            Some(canonical) => Ok(Canonical {
+                size: canonical.size()?,
+                uid: file.hint().uid,
+            }),
+            None => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        }
+    }
     /// The file is clean now: what was kept open for it may be closed.
     fn finished(&self, id: FileId);
 }

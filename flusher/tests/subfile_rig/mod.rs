@@ -7,7 +7,6 @@ use layout_index::{
     StoreOptions, Timestamp,
 };
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
@@ -192,7 +191,7 @@ impl Bench {
         let fleet = self.fleet();
         let osts = Osts {
             fleet: fleet.clone(),
-            backing: OwnedFd::from(std::fs::File::open(self.backing()).unwrap()),
+            peers: None,
         };
         let flusher = Flusher::start(store.clone(), Arc::new(below), settings, Some(osts)).unwrap();
         (flusher, fleet)

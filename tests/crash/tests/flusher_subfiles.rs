@@ -15,7 +15,6 @@ use forebay_crash::verify::{self, Depth};
 use forebay_crash::{drain, scratch};
 use layout_index::{ByteRange, Disk, DiskFile, File, FileId, RealDisk, Store};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -106,7 +105,6 @@ struct Bench {
     rig: Rig,
     recorder: Recorder,
     root: PathBuf,
-    dir: PathBuf,
     closed: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -137,7 +135,6 @@ impl Bench {
             rig,
             recorder,
             root,
-            dir: dir.into(),
             closed: Arc::default(),
         }
     }
@@ -174,11 +171,7 @@ impl Bench {
             file: self.rig.slots[0].canonical.clone(),
             closed: self.closed.clone(),
         };
-        let backing = std::fs::File::open(self.dir.join("backing")).unwrap();
-        let osts = Osts {
-            fleet,
-            backing: OwnedFd::from(backing),
-        };
+        let osts = Osts { fleet, peers: None };
         let store = self.rig.store().clone();
         Flusher::start(store, Arc::new(canonicals), settings, Some(osts)).unwrap()
     }

@@ -53,6 +53,7 @@ pub fn world_with(absorb: bool) -> World {
         absorb,
         ttl: Duration::from_secs(1),
         placement: None,
+        others: None,
     })
     .unwrap();
     World {
