@@ -41,6 +41,15 @@ pub enum FsError {
     /// The rest of the descriptors is for the store and the drain.
     #[error("the daemon has too many files open")]
     TooManyFiles,
+    /// Another owner holds the lock.
+    #[error("another owner holds the lock")]
+    Locked,
+    /// No descriptor or no thread for one more.
+    #[error("no more locks can be had")]
+    NoLocks,
+    /// The wait for a lock was ended by a signal.
+    #[error("interrupted")]
+    Interrupted,
     /// The drain failed earlier; told once, at fsync or close.
     #[error("the drain of this file failed: {message}")]
     Drain { errno: i32, message: String },
@@ -62,6 +71,9 @@ impl FsError {
             FsError::IsDirectory => libc::EISDIR,
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::TooManyFiles => libc::ENFILE,
+            FsError::Locked => libc::EAGAIN,
+            FsError::NoLocks => libc::ENOLCK,
+            FsError::Interrupted => libc::EINTR,
             FsError::Drain { errno, .. } => *errno,
         }
     }

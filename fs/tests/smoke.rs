@@ -47,6 +47,7 @@ fn fixture(over_itself: bool) -> Fixture {
         absorb: true,
         ttl: Duration::from_secs(1),
         placement: None,
+        shared_locks: true,
     })
     .unwrap();
     let mounted = mount(overlay.clone(), &dir, &MountOptions::default())

@@ -12,8 +12,8 @@ use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
     INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -249,10 +249,15 @@ impl Filesystem for Adapter {
         _req: &Request,
         ino: INodeNo,
         fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, "flush", ino, self.overlay.flush(fh.0));
+        let owner = lock_owner.0;
+        if self.overlay.has_locks(fh.0, owner) {
+            self.pool(move |fs| reply_empty(reply, "flush", ino, fs.flush(fh.0, owner)));
+        } else {
+            reply_empty(reply, "flush", ino, self.overlay.flush(fh.0, owner));
+        }
     }
 
     fn release(
@@ -277,6 +282,39 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.pool(move |fs| reply_empty(reply, "fsync", ino, fs.fsync(fh.0, datasync)));
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let asked = (fh, lock_owner, (start, end), typ, pid);
+        self.serve_getlk(req, ino, asked, reply);
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let asked = (fh, lock_owner, (start, end), typ, pid);
+        self.serve_setlk(req, ino, asked, sleep, reply);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

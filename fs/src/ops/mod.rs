@@ -26,6 +26,7 @@ mod attr;
 mod canonical;
 mod data;
 mod dir;
+mod locks;
 mod namespace;
 mod open;
 mod sync;
@@ -34,7 +35,9 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
+pub use crate::backing::ofd::LockKind;
 pub use canonical::OpenFile;
+pub use locks::{Conflict, LockRequest};
 pub use open::{Opened, Registrar};
 pub use xattr::Xattr;
 
@@ -61,6 +64,8 @@ pub struct OverlayOptions {
     pub ttl: Duration,
     /// Where the file system below can be told where a new file's bytes go.
     pub placement: Option<Arc<dyn Placement>>,
+    /// Locks are the backing's, and hold across nodes; false leaves them to the kernel.
+    pub shared_locks: bool,
 }
 
 /// Chooses where the bytes of new canonical files go.
@@ -86,6 +91,8 @@ pub struct Overlay {
     absorb: bool,
     ttl: Duration,
     placement: Option<Arc<dyn Placement>>,
+    shared_locks: bool,
+    locks: locks::Locks,
     inodes: InodeTable,
     handles: DashMap<u64, Arc<Handle>>,
     dirs: DashMap<u64, Arc<DirHandle>>,
@@ -106,6 +113,7 @@ impl Overlay {
             absorb,
             ttl,
             placement,
+            shared_locks,
         } = options;
         let root = backing.root().try_clone_to_owned()?;
         let inodes = InodeTable::new(root, &backing.root_identity(), descriptors);
@@ -115,6 +123,8 @@ impl Overlay {
             absorb,
             ttl,
             placement,
+            shared_locks,
+            locks: locks::Locks::default(),
             inodes,
             handles: DashMap::new(),
             dirs: DashMap::new(),
@@ -133,6 +143,10 @@ impl Overlay {
     pub fn store(&self) -> &Arc<Store> {
         debug_assert!(creds::is_own(), "the store is called as somebody else");
         &self.store
+    }
+
+    pub fn shared_locks(&self) -> bool {
+        self.shared_locks
     }
 
     pub fn ttl(&self) -> Duration {

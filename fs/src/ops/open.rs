@@ -232,15 +232,21 @@ impl Overlay {
         registered
     }
 
-    /// Once for each `close`: the last moment at which an error of the drain can be told.
-    pub fn flush(&self, fh: u64) -> Result<()> {
+    /// Once for each `close`: the last moment at which an error of the drain can be told. Locks of
+    /// the closing process (`owner`) go; only where there are some may this wait.
+    pub fn flush(&self, fh: u64, owner: u64) -> Result<()> {
         let handle = self.handle(fh)?;
-        report(&handle, false)
+        let unlocked = self.drop_locks_of_owner(&handle, owner);
+        unlocked.and_then(|()| report(&handle, false))
     }
 
     /// The last close of a handle. Nobody hears an error from here. May wait for the backing.
     pub fn release(&self, fh: u64) -> Result<()> {
         let (_, handle) = self.handles.remove(&fh).ok_or(FsError::BadHandle(fh))?;
+        let unlocked = self.drop_locks_of_handle(&handle);
+        if let Err(error) = &unlocked {
+            tracing::error!(file = %handle.inode.id, %error, "giving up the locks of a closed file");
+        }
         let inode = handle.inode.clone();
         let file = handle.file.clone();
         let writable = handle.writable;
@@ -264,10 +270,10 @@ impl Overlay {
         self.inodes
             .keep_while(&inode.id, || !file.is_clean() && !inode.is_unlinked());
         self.handle_gone(&inode);
-        Ok(())
+        unlocked
     }
 
-    fn handle_gone(&self, inode: &Inode) {
+    pub(super) fn handle_gone(&self, inode: &Inode) {
         if let Some(gone) = self.inodes.remove_handle(inode.node) {
             self.let_go(Unreferenced(gone));
         }
