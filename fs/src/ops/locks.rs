@@ -168,11 +168,13 @@ impl Overlay {
         let Some(before) = user.take(piece)? else {
             return Ok(false);
         };
-        let taken = if self.handles.contains_key(&piece.fh) {
-            self.lock_taken(handle)
-        } else {
-            Err(FsError::BadHandle(piece.fh))
-        };
+        // A release takes the handle away first and looks for its locks then: either it finds this
+        // one, or this finds the handle gone.
+        if !self.handles.contains_key(&piece.fh) {
+            user.drop_all(&[piece.span])?;
+            return Err(FsError::BadHandle(piece.fh));
+        }
+        let taken = self.lock_taken(handle);
         if taken.is_err() {
             user.restore(&before)?;
         }
