@@ -231,6 +231,11 @@ impl Overlay {
         self.locks.table.owners()
     }
 
+    #[cfg(test)]
+    pub(super) fn lock_users(&self) -> usize {
+        self.locks.table.users()
+    }
+
     /// Threads that wait for locks now.
     pub fn lock_waiters(&self) -> usize {
         self.locks.waiters.count()

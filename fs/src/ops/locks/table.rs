@@ -77,6 +77,13 @@ impl LockTable {
     pub fn owners(&self) -> usize {
         self.files.lock().values().map(|f| f.owners.len()).sum()
     }
+
+    #[cfg(test)]
+    pub fn users(&self) -> usize {
+        let files = self.files.lock();
+        let slots = files.values().flat_map(|f| f.owners.values());
+        slots.map(|slot| slot.users).sum()
+    }
 }
 
 fn in_the_way(file: &FileLocks, owner: u64, kind: LockKind, span: Span) -> Option<Piece> {

@@ -101,6 +101,13 @@ impl Open<'_> {
         self.wait_as(self.ask(owner, kind, range))
     }
 
+    fn until_it_waits(&self) {
+        let deadline = Instant::now() + SOON;
+        while self.w.fs.lock_users() == 0 {
+            assert!(Instant::now() < deadline, "nobody waits");
+        }
+    }
+
     fn wait_as(&self, ask: LockRequest) -> Receiver<Result<()>> {
         let (tell, told) = channel();
         let done = move |done| tell.send(done).unwrap();
@@ -337,10 +344,12 @@ fn the_hooks_run_while_the_lock_is_held() {
     assert_eq!(told.events(), [("going", true), ("taken", true)]);
     // Nothing to give up, nothing to tell.
     f.lock(2, None, ALL);
-    f.lock(1, None, (20, 20));
+    f.lock(1, None, (0, 9));
     assert_eq!(told.events(), [("going", true)]);
-    f.lock(1, None, (20, 20));
+    f.lock(1, None, (0, 9));
     assert_eq!(told.events(), []);
+    f.lock(1, EXCLUSIVE, ALL);
+    assert_eq!(told.events(), [("taken", true)]);
     a.fs.flush(f.fh, 1).unwrap();
     assert_eq!(told.events(), [("going", true)]);
     f.lock(3, EXCLUSIVE, ALL);
@@ -425,6 +434,7 @@ fn a_flush_beside_a_waiter_of_the_same_owner() {
     f.lock(1, EXCLUSIVE, (0, 9));
     other.lock(1, EXCLUSIVE, (20, 29));
     let waiter = f.wait(1, EXCLUSIVE, (0, 29));
+    f.until_it_waits();
     a.fs.flush(f.fh, 1).unwrap();
     other.lock(1, EXCLUSIVE, (0, 9));
     other.lock(1, None, ALL);
@@ -442,10 +452,7 @@ fn a_lock_that_comes_after_its_handle_is_gone_is_given_back() {
     let (f, other) = (open_f(&a), open_f(&b));
     other.lock(1, EXCLUSIVE, ALL);
     let waiter = f.wait(1, EXCLUSIVE, ALL);
-    let deadline = Instant::now() + SOON;
-    while a.fs.lock_owners() == 0 {
-        assert!(Instant::now() < deadline, "it waits");
-    }
+    f.until_it_waits();
     a.fs.release(f.fh).unwrap();
     other.lock(1, None, ALL);
     let refused = waiter.recv_timeout(SOON).unwrap().unwrap_err();
