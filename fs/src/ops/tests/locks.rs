@@ -439,6 +439,7 @@ fn a_flush_beside_a_waiter_of_the_same_owner() {
     other.lock(1, EXCLUSIVE, (0, 9));
     other.lock(1, None, ALL);
     waiter.recv_timeout(SOON).unwrap().unwrap();
+    other.refused(1, SHARED, (0, 9));
     f.lock(1, EXCLUSIVE, (5, 40));
     other.refused(1, SHARED, (40, 40));
     a.fs.flush(f.fh, 1).unwrap();
