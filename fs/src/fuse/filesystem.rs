@@ -2,8 +2,8 @@
 
 use super::convert::{decode_dev, set_time};
 use super::reply::{
-    reply_attr, reply_create, reply_empty, reply_entries, reply_entry, reply_names, reply_open,
-    reply_xattr,
+    reply_attr, reply_copied, reply_create, reply_empty, reply_entries, reply_entry, reply_names,
+    reply_open, reply_statfs, reply_xattr,
 };
 use super::{Adapter, caller, errno};
 use crate::ops::Registrar;
@@ -252,12 +252,7 @@ impl Filesystem for Adapter {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let owner = lock_owner.0;
-        if self.overlay.has_locks(fh.0, owner) {
-            self.pool(move |fs| reply_empty(reply, "flush", ino, fs.flush(fh.0, owner)));
-        } else {
-            reply_empty(reply, "flush", ino, self.overlay.flush(fh.0, owner));
-        }
+        self.serve_flush(ino, fh, lock_owner, reply);
     }
 
     fn release(
@@ -372,12 +367,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.pool(move |fs| match fs.statfs() {
-            Ok(s) => reply.statfs(
-                s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize,
-            ),
-            Err(e) => reply.error(errno("statfs", ino.0, &e)),
-        });
+        self.pool(move |fs| reply_statfs(reply, ino, fs.statfs()));
     }
 
     fn setxattr(
@@ -503,10 +493,8 @@ impl Filesystem for Adapter {
     ) {
         let kill = req.uid() != 0;
         self.pool(move |fs| {
-            match fs.copy_file_range(fh_in.0, offset_in, fh_out.0, offset_out, len, kill) {
-                Ok(copied) => reply.written(copied as u32),
-                Err(e) => reply.error(errno("copy_file_range", ino_out.0, &e)),
-            }
+            let copied = fs.copy_file_range(fh_in.0, offset_in, fh_out.0, offset_out, len, kill);
+            reply_copied(reply, ino_out, copied);
         });
     }
 }

@@ -1,16 +1,26 @@
-//! Lock requests. All of them may wait for the backing; one that has to wait for another owner
-//! leaves the pool.
+//! Locks, and the close that gives them up. All of it may wait for the backing; a request that has
+//! to wait for another owner leaves the pool.
 
 use super::reply::reply_empty;
 use super::{Adapter, caller, errno};
 use crate::errno::{FsError, Result};
-use crate::ops::{LockKind, LockRequest};
+use crate::ops::{LockKind, LockRequest, Overlay};
 use fuser::{FileHandle, INodeNo, LockOwner, ReplyEmpty, ReplyLock, Request};
 
 /// Handle, owner, first and last byte, type as fcntl has it, process.
 pub type Asked = (FileHandle, LockOwner, (u64, u64), i32, u32);
 
 impl Adapter {
+    /// On the event loop unless there are locks to give up.
+    pub fn serve_flush(&self, ino: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        let flush = move |fs: &Overlay| reply_empty(reply, "flush", ino, fs.flush(fh.0, owner.0));
+        if self.overlay.has_locks(fh.0, owner.0) {
+            self.pool(flush);
+        } else {
+            flush(&self.overlay);
+        }
+    }
+
     pub fn serve_getlk(&self, request: &Request, ino: INodeNo, asked: Asked, reply: ReplyLock) {
         let ask = lock_request(request, asked);
         self.pool(move |fs| match ask.and_then(|ask| fs.get_lock(&ask)) {
