@@ -1,11 +1,11 @@
 //! Locks across nodes: two daemons with a store each over one backing.
 
-mod lock_tools;
-
 use forebay_tests::bay::{Bay, Drain, open_rw, put};
+use forebay_tests::locks::{
+    How, Worker, excluded, fcntl, get_lock, lock, pair, unlock, waiters, with_pair,
+};
 use forebay_tests::sys::errno;
 use forebay_tests::wait::{LONG, wait_until};
-use lock_tools::{How, Worker, excluded, fcntl, get_lock, lock, pair, unlock, waiters, with_pair};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Locks and processes that hold them or wait for them.
 
-use forebay_tests::sys;
-use forebay_tests::wait::{LONG, wait_until};
-use forebay_tests::{Bay, Drain};
+use crate::sys;
+use crate::wait::{LONG, wait_until};
+use crate::{Bay, Drain};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
