@@ -44,6 +44,15 @@ pub enum FsError {
     /// What other nodes have published could not be drained in time.
     #[error("other nodes have published data of this file, and draining it took too long")]
     Unsettled,
+    /// Another owner holds the lock.
+    #[error("another owner holds the lock")]
+    Locked,
+    /// No descriptor or no thread for one more.
+    #[error("no more locks can be had")]
+    NoLocks,
+    /// The wait for a lock was ended by a signal.
+    #[error("interrupted")]
+    Interrupted,
     /// The drain failed earlier; told once, at fsync or close.
     #[error("the drain of this file failed: {message}")]
     Drain { errno: i32, message: String },
@@ -66,6 +75,9 @@ impl FsError {
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::TooManyFiles => libc::ENFILE,
             FsError::Unsettled => libc::ETIMEDOUT,
+            FsError::Locked => libc::EAGAIN,
+            FsError::NoLocks => libc::ENOLCK,
+            FsError::Interrupted => libc::EINTR,
             FsError::Drain { errno, .. } => *errno,
         }
     }

@@ -155,10 +155,12 @@ fn start(
     let notifier = Arc::new(Mutex::new(Some(session.notifier())));
     overlay.on_invalidate(invalidator(notifier.clone()));
     overlay.on_let_go(releaser(notifier.clone()));
+    let waits = overlay;
     let session = std::thread::Builder::new()
         .name("fuse-session".into())
         .spawn(move || {
             let ended = session.run();
+            waits.end_lock_waits();
             // It holds the device open; without it the kernel knows that nobody answers.
             notifier.lock().take();
             ended

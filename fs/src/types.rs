@@ -12,7 +12,8 @@ pub const RESERVED_XATTR: &[u8] = b"user.forebay.internal.";
 /// The root directory's node number: FUSE fixes it.
 pub const ROOT: u64 = 1;
 
-/// Who asks. `pid` is only used to read the supplementary groups; 0 means nobody knows.
+/// Who asks. `pid` is the thread's; its supplementary groups and, while it waits for a lock,
+/// its signals are read. 0 means nobody knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub uid: u32,

@@ -48,6 +48,7 @@ fn fixture(over_itself: bool) -> Fixture {
         ttl: Duration::from_secs(1),
         placement: None,
         others: None,
+        shared_locks: true,
     })
     .unwrap();
     let mounted = mount(overlay.clone(), &dir, &MountOptions::default())

@@ -220,6 +220,10 @@ pub struct Keys {
     /// Part of the store that one user's undrained data may take [default: 0.8]
     #[arg(long, value_name = "FRACTION")]
     pub user_share: Option<Fraction>,
+    /// Whom fcntl and flock locks exclude: shared (other nodes too, by the locks of the file
+    /// system below), local (this node) [default: shared]
+    #[arg(long, value_name = "shared|local")]
+    pub locks: Option<Locks>,
     /// How long the kernel may keep names and attributes [default: 1s]
     #[arg(long, value_name = "TIME")]
     pub attr_timeout: Option<Span>,
@@ -258,6 +262,13 @@ pub enum Fsync {
 pub enum Switch {
     On,
     Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Locks {
+    Shared,
+    Local,
 }
 
 #[derive(Debug, Args)]

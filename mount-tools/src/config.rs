@@ -67,6 +67,7 @@ pub fn merge(command_line: Keys, file: Keys) -> Keys {
         segment_size: c.segment_size.or(f.segment_size),
         high_watermark: c.high_watermark.or(f.high_watermark),
         user_share: c.user_share.or(f.user_share),
+        locks: c.locks.or(f.locks),
         attr_timeout: c.attr_timeout.or(f.attr_timeout),
         threads: c.threads.or(f.threads),
         verify: c.verify.or(f.verify),
@@ -76,7 +77,7 @@ pub fn merge(command_line: Keys, file: Keys) -> Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Switch;
+    use crate::args::{Locks, Switch};
     use crate::units::{Fraction, Size, Span};
     use flusher::Policy;
     use std::time::Duration;
@@ -112,6 +113,7 @@ mod tests {
             segment-size = "16MiB"
             high-watermark = "80%"
             user-share = 0.5
+            locks = "local"
             attr-timeout = "500ms"
             threads = 3
             verify = true
@@ -127,6 +129,7 @@ mod tests {
         assert_eq!(keys.stripe, Some(Size(4 << 20)));
         assert_eq!(keys.high_watermark, Some(Fraction(0.8)));
         assert_eq!(keys.user_share, Some(Fraction(0.5)));
+        assert_eq!(keys.locks, Some(Locks::Local));
         assert_eq!(keys.attr_timeout, Some(Span(Duration::from_millis(500))));
         assert_eq!(keys.verify, Some(true));
     }

@@ -1,7 +1,7 @@
 //! What `forebay mount` works with: the command line and the configuration file, merged, checked
 //! and with every default filled in. Plain values; nothing here changes while the daemon runs.
 
-use crate::args::{Close, Fsync, Keys, MountArgs, Nodes, Switch};
+use crate::args::{Close, Fsync, Keys, Locks, MountArgs, Nodes, Switch};
 use crate::exit_codes::{Failure, Result};
 use crate::units::Span;
 use crate::{checks, config};
@@ -29,6 +29,8 @@ pub struct MountSettings {
     pub drain: flusher::Settings,
     pub index_memory: u64,
     pub space: SpaceOptions,
+    /// Locks hold across nodes.
+    pub shared_locks: bool,
     pub attr_timeout: Duration,
     pub threads: usize,
     pub options: Options,
@@ -101,6 +103,7 @@ impl MountSettings {
                 1 << 20,
                 u64::MAX,
             )?,
+            shared_locks: keys.locks != Some(Locks::Local),
             attr_timeout: keys.attr_timeout.map_or(Duration::from_secs(1), |s| s.0),
             threads: within("threads", keys.threads.unwrap_or_else(threads), 1, 64)?,
             options: options(&args.options, root)?,

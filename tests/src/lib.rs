@@ -10,6 +10,7 @@ pub mod bay;
 pub mod cli;
 pub mod daemon_log;
 pub mod kill;
+pub mod locks;
 pub mod loopfs;
 pub mod model;
 pub mod moosefs;

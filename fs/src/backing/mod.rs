@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod creds;
 pub mod dirent;
 pub mod identity;
+pub mod ofd;
 pub mod sys;
 
 pub use canonical::AsUser;

@@ -2,8 +2,8 @@
 
 use super::convert::{decode_dev, set_time};
 use super::reply::{
-    reply_attr, reply_create, reply_empty, reply_entries, reply_entry, reply_names, reply_open,
-    reply_xattr,
+    reply_attr, reply_copied, reply_create, reply_empty, reply_entries, reply_entry, reply_names,
+    reply_open, reply_statfs, reply_xattr,
 };
 use super::{Adapter, caller, errno};
 use crate::ops::Registrar;
@@ -12,8 +12,8 @@ use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
     INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -249,14 +249,10 @@ impl Filesystem for Adapter {
         _req: &Request,
         ino: INodeNo,
         fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        if self.overlay.close_waits(fh.0) {
-            self.pool(move |fs| reply_empty(reply, "flush", ino, fs.flush(fh.0)));
-        } else {
-            reply_empty(reply, "flush", ino, self.overlay.flush(fh.0));
-        }
+        self.serve_flush(ino, fh, lock_owner, reply);
     }
 
     fn release(
@@ -281,6 +277,39 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.pool(move |fs| reply_empty(reply, "fsync", ino, fs.fsync(fh.0, datasync)));
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let asked = (fh, lock_owner, (start, end), typ, pid);
+        self.serve_getlk(req, ino, asked, reply);
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let asked = (fh, lock_owner, (start, end), typ, pid);
+        self.serve_setlk(req, ino, asked, sleep, reply);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -338,12 +367,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.pool(move |fs| match fs.statfs() {
-            Ok(s) => reply.statfs(
-                s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize,
-            ),
-            Err(e) => reply.error(errno("statfs", ino.0, &e)),
-        });
+        self.pool(move |fs| reply_statfs(reply, ino, fs.statfs()));
     }
 
     fn setxattr(
@@ -469,10 +493,8 @@ impl Filesystem for Adapter {
     ) {
         let kill = req.uid() != 0;
         self.pool(move |fs| {
-            match fs.copy_file_range(fh_in.0, offset_in, fh_out.0, offset_out, len, kill) {
-                Ok(copied) => reply.written(copied as u32),
-                Err(e) => reply.error(errno("copy_file_range", ino_out.0, &e)),
-            }
+            let copied = fs.copy_file_range(fh_in.0, offset_in, fh_out.0, offset_out, len, kill);
+            reply_copied(reply, ino_out, copied);
         });
     }
 }

@@ -3,9 +3,10 @@
 //! # Threads
 //! Handlers run on fuser's event loops, of which there are a few; one that waits stops a share of
 //! the whole mount. So only what cannot wait runs there: a write that the log takes at once, a
-//! read that needs nothing but the log, a flush, forgetting nodes. Everything else moves its reply
+//! read that needs nothing but the log, a flush by somebody without locks, forgetting nodes. Everything else moves its reply
 //! and an owned copy of its arguments to a pool of threads that may wait (and may take another
-//! identity, which is per thread).
+//! identity, which is per thread). Whoever waits for a lock waits on a thread of its own, which the
+//! operations start: the pool's are too few for that.
 //!
 //! # What is asked of the kernel
 //! - `ATOMIC_O_TRUNC`: an open that truncates is one request, not two with a gap between.
@@ -14,8 +15,8 @@
 //! - `POSIX_ACL`: with `default_permissions` the kernel checks permissions itself, and would refuse
 //!   those that only an ACL grants. The ACLs are the backing's; inheritance is done there.
 //! - `DIRECT_IO_ALLOW_MMAP`, `PASSTHROUGH`: see `ops::open`.
-//! - Locks are not asked for: on one node the kernel's own tables are exact and their waits can be
-//!   interrupted (docs/decisions/0003-locks-in-the-kernel.md).
+//! - `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel's own tables end at this node; the backing's locks do
+//!   not (docs/decisions/0009-locks-across-nodes.md). Not asked for when the locks are to be local.
 //! - The write-back cache is not: it rewrites whole pages, which two nodes may share.
 //! - `HANDLE_KILLPRIV*` is not: the kernel then marks each direct write whose writer must not keep
 //!   setuid bits (`FUSE_WRITE_KILL_SUIDGID`), and sends a chmod for truncation and passthrough.
@@ -25,6 +26,7 @@
 
 mod convert;
 mod filesystem;
+mod locking;
 mod reply;
 mod transfer;
 
@@ -50,6 +52,8 @@ const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
 ];
 
+const LOCKS: [InitFlags; 2] = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
+
 pub struct Adapter {
     overlay: Arc<Overlay>,
     /// The kernel agreed to passthrough, which it only grants to root.
@@ -68,6 +72,16 @@ impl Adapter {
         for flag in WANTED {
             if config.add_capabilities(flag).is_err() {
                 tracing::debug!(?flag, "this kernel does not have it");
+            }
+        }
+        if self.overlay.shared_locks() {
+            for flag in LOCKS {
+                if config.add_capabilities(flag).is_err() {
+                    tracing::warn!(
+                        ?flag,
+                        "this kernel keeps such locks to itself: they end here"
+                    );
+                }
             }
         }
         self.passthrough = nix::unistd::geteuid().is_root()

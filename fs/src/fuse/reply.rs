@@ -4,10 +4,10 @@ use super::convert::{file_attr, file_type, nameless};
 use super::{backing_id, errno};
 use crate::errno::Result;
 use crate::ops::{Opened, Overlay, Xattr};
-use crate::types::{Attr, Caller, Entry};
+use crate::types::{Attr, Caller, Entry, StatFs};
 use fuser::{
     FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyXattr,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -122,6 +122,22 @@ pub fn reply_empty(reply: ReplyEmpty, op: &'static str, ino: INodeNo, result: Re
     match result {
         Ok(()) => reply.ok(),
         Err(e) => reply.error(errno(op, ino.0, &e)),
+    }
+}
+
+pub fn reply_statfs(reply: ReplyStatfs, ino: INodeNo, room: Result<StatFs>) {
+    match room {
+        Ok(s) => reply.statfs(
+            s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize,
+        ),
+        Err(e) => reply.error(errno("statfs", ino.0, &e)),
+    }
+}
+
+pub fn reply_copied(reply: ReplyWrite, ino: INodeNo, copied: Result<u64>) {
+    match copied {
+        Ok(copied) => reply.written(copied as u32),
+        Err(e) => reply.error(errno("copy_file_range", ino.0, &e)),
     }
 }
 

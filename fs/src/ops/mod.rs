@@ -26,6 +26,7 @@ mod attr;
 mod canonical;
 mod data;
 mod dir;
+mod locks;
 mod namespace;
 mod nodes;
 mod open;
@@ -35,7 +36,9 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
+pub use crate::backing::ofd::LockKind;
 pub use canonical::OpenFile;
+pub use locks::{Conflict, LockRequest};
 pub use nodes::{Close, Fsync, Others, Publisher};
 pub use open::{Opened, Registrar};
 pub use xattr::Xattr;
@@ -65,6 +68,8 @@ pub struct OverlayOptions {
     pub placement: Option<Arc<dyn Placement>>,
     /// Other nodes over the same backing, if there can be some.
     pub others: Option<Others>,
+    /// Locks are the backing's, and hold across nodes; false leaves them to the kernel.
+    pub shared_locks: bool,
 }
 
 /// Chooses where the bytes of new canonical files go.
@@ -91,6 +96,8 @@ pub struct Overlay {
     ttl: Duration,
     placement: Option<Arc<dyn Placement>>,
     others: Option<Others>,
+    shared_locks: bool,
+    locks: locks::Locks,
     inodes: InodeTable,
     handles: DashMap<u64, Arc<Handle>>,
     dirs: DashMap<u64, Arc<DirHandle>>,
@@ -112,6 +119,7 @@ impl Overlay {
             ttl,
             placement,
             others,
+            shared_locks,
         } = options;
         let root = backing.root().try_clone_to_owned()?;
         let inodes = InodeTable::new(root, &backing.root_identity(), descriptors);
@@ -122,6 +130,8 @@ impl Overlay {
             ttl,
             placement,
             others,
+            shared_locks,
+            locks: locks::Locks::default(),
             inodes,
             handles: DashMap::new(),
             dirs: DashMap::new(),
@@ -140,6 +150,10 @@ impl Overlay {
     pub fn store(&self) -> &Arc<Store> {
         debug_assert!(creds::is_own(), "the store is called as somebody else");
         &self.store
+    }
+
+    pub fn shared_locks(&self) -> bool {
+        self.shared_locks
     }
 
     pub fn ttl(&self) -> Duration {

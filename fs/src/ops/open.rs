@@ -253,16 +253,22 @@ impl Overlay {
         registered
     }
 
-    /// Once for each `close`: the last moment at which an error of the drain can be told.
-    pub fn flush(&self, fh: u64) -> Result<()> {
+    /// Once for each `close`: the last moment at which an error of the drain can be told. Locks of
+    /// the closing process (`owner`) go; only where there are some may this wait.
+    pub fn flush(&self, fh: u64, owner: u64) -> Result<()> {
         let handle = self.handle(fh)?;
-        self.closed(&handle)?;
-        report(&handle, false)
+        let closed = self.closed(&handle);
+        let unlocked = self.drop_locks_of_owner(&handle, owner);
+        closed.and(unlocked).and_then(|()| report(&handle, false))
     }
 
     /// The last close of a handle. Nobody hears an error from here. May wait for the backing.
     pub fn release(&self, fh: u64) -> Result<()> {
         let (_, handle) = self.handles.remove(&fh).ok_or(FsError::BadHandle(fh))?;
+        let unlocked = self.drop_locks_of_handle(&handle);
+        if let Err(error) = &unlocked {
+            tracing::error!(file = %handle.inode.id, %error, "giving up the locks of a closed file");
+        }
         let inode = handle.inode.clone();
         let file = handle.file.clone();
         let writable = handle.writable;
@@ -275,7 +281,7 @@ impl Overlay {
         self.inodes
             .keep_while(&inode.id, || !file.is_settled() && !inode.is_unlinked());
         self.handle_gone(&inode);
-        Ok(())
+        unlocked
     }
 
     /// An open failed after its way of I/O was chosen.
@@ -284,7 +290,7 @@ impl Overlay {
         self.handle_gone(inode);
     }
 
-    fn handle_gone(&self, inode: &Inode) {
+    pub(super) fn handle_gone(&self, inode: &Inode) {
         if let Some(gone) = self.inodes.remove_handle(inode.node) {
             self.let_go(Unreferenced(gone));
         }

@@ -66,6 +66,7 @@ fn wrong_values_are_named() {
         ("--stripe", "12 parsecs"),
         ("--high-watermark", "2"),
         ("--attr-timeout", "soon"),
+        ("--locks", "tight"),
     ] {
         let error = Cli::try_parse_from(["forebay", "mount", "/s", option, value]).unwrap_err();
         let text = error.to_string();

@@ -115,6 +115,7 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
         ttl: settings.attr_timeout,
         placement: fleet.as_ref().map(striping),
         others: others.map(|(s, peers)| Others::new(peers, s.close, s.fsync)),
+        shared_locks: settings.shared_locks,
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;
     let view = Arc::new(View(overlay.clone()));

@@ -189,11 +189,11 @@ fn a_drain_error_reaches_every_handle() {
     };
     failed(libc::EDQUOT, "no quota");
     for _ in 0..2 {
-        assert_eq!(w.fs.flush(fh).unwrap_err().errno(), libc::EDQUOT);
+        assert_eq!(w.fs.flush(fh, 0).unwrap_err().errno(), libc::EDQUOT);
     }
     assert_eq!(w.fs.fsync(fh, false).unwrap_err().errno(), libc::EDQUOT);
     w.fs.fsync(fh, false).unwrap();
-    w.fs.flush(fh).unwrap();
+    w.fs.flush(fh, 0).unwrap();
     assert_eq!(w.fs.fsync(other, false).unwrap_err().errno(), libc::EDQUOT);
     failed(libc::ENOSPC, "no space");
     assert_eq!(w.fs.fsync(fh, false).unwrap_err().errno(), libc::ENOSPC);

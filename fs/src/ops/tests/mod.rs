@@ -1,6 +1,7 @@
 //! Operations without a mount: a real directory, a real store, and a caller.
 
 mod data;
+pub mod locks;
 mod names;
 mod opening;
 mod rights;
@@ -17,7 +18,7 @@ pub const RDWR: i32 = libc::O_RDWR;
 pub struct World {
     pub fs: Arc<Overlay>,
     pub backing: PathBuf,
-    _dir: tempfile::TempDir,
+    _dir: Arc<tempfile::TempDir>,
 }
 
 pub fn me() -> Caller {
@@ -33,12 +34,23 @@ pub fn world() -> World {
 }
 
 pub fn world_with(absorb: bool) -> World {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("backing")).unwrap();
+    node_in(&dir, "test", absorb)
+}
+
+/// Nodes with a store each, over one backing.
+pub fn nodes<const N: usize>() -> [World; N] {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("backing")).unwrap();
+    std::array::from_fn(|n| node_in(&dir, &format!("node{n}"), true))
+}
+
+fn node_in(dir: &Arc<tempfile::TempDir>, node: &str, absorb: bool) -> World {
     let backing = dir.path().join("backing");
-    std::fs::create_dir(&backing).unwrap();
     let options = StoreOptions {
-        dir: dir.path().join("store"),
-        node: "test".into(),
+        dir: dir.path().join(node),
+        node: node.into(),
         backing: backing.clone(),
         index_memory: 16 << 20,
         space: SpaceOptions {
@@ -54,12 +66,13 @@ pub fn world_with(absorb: bool) -> World {
         ttl: Duration::from_secs(1),
         placement: None,
         others: None,
+        shared_locks: true,
     })
     .unwrap();
     World {
         fs,
         backing,
-        _dir: dir,
+        _dir: dir.clone(),
     }
 }
 

@@ -1,0 +1,252 @@
+//! Locks and processes that hold them or wait for them.
+
+use crate::sys;
+use crate::wait::{LONG, wait_until};
+use crate::{Bay, Drain};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+/// Two nodes over one backing, not started. The first has the backing in its own directory and
+/// must outlive the second.
+pub fn pair() -> (Bay, Bay) {
+    let mut a = Bay::new(Drain::Never);
+    let mut b = Bay::new(Drain::Never);
+    a.set("node", "one");
+    b.set("node", "two").set_backing(a.backing());
+    (a, b)
+}
+
+pub fn with_pair(test: impl FnOnce(&mut Bay, &mut Bay)) {
+    let (mut a, mut b) = pair();
+    a.start();
+    b.start();
+    test(&mut a, &mut b);
+    b.finish();
+    a.finish();
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Posix,
+    Ofd,
+    Flock,
+}
+
+impl How {
+    pub const ALL: [How; 3] = [How::Posix, How::Ofd, How::Flock];
+}
+
+pub fn fcntl(file: &File, command: i32, kind: i32, range: (i64, i64)) -> io::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: range.0,
+        l_len: range.1,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open and `lock` is the structure these commands read.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &lock) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn flock(file: &File, operation: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    match unsafe { libc::flock(file.as_raw_fd(), operation) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Exclusively, all of it, without waiting.
+pub fn lock(file: &File, how: How) -> io::Result<()> {
+    match how {
+        How::Posix => fcntl(file, libc::F_SETLK, libc::F_WRLCK, (0, 0)),
+        How::Ofd => fcntl(file, libc::F_OFD_SETLK, libc::F_WRLCK, (0, 0)),
+        How::Flock => flock(file, libc::LOCK_EX | libc::LOCK_NB),
+    }
+}
+
+pub fn unlock(file: &File, how: How) -> io::Result<()> {
+    match how {
+        How::Posix => fcntl(file, libc::F_SETLK, libc::F_UNLCK, (0, 0)),
+        How::Ofd => fcntl(file, libc::F_OFD_SETLK, libc::F_UNLCK, (0, 0)),
+        How::Flock => flock(file, libc::LOCK_UN),
+    }
+}
+
+/// False when the lock was taken; any other error fails the test.
+pub fn excluded(tried: io::Result<()>) -> bool {
+    match tried {
+        Ok(()) => false,
+        Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => true,
+        Err(e) => panic!("a lock failed in a strange way: {e}"),
+    }
+}
+
+/// F_GETLK over the whole file.
+pub fn get_lock(file: &File, kind: i32) -> Option<libc::flock> {
+    let mut lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open and `lock` is the structure this command reads and fills.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) };
+    assert_eq!(rc, 0, "F_GETLK: {}", io::Error::last_os_error());
+    (i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock)
+}
+
+/// Requests for locks that wait in this bay's daemon.
+pub fn waiters(bay: &Bay) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", bay.pid())).expect("the daemon's tasks");
+    let name = |task: io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+    };
+    tasks
+        .filter_map(name)
+        .filter(|name| name.trim() == "lock-wait")
+        .count()
+}
+
+const LOCK: &str = "
+import fcntl, os, signal, struct, sys, threading, time
+def say(word): print(word, flush=True)
+def lock(fd, how, first, count):
+    if how == 'Flock': fcntl.flock(fd, fcntl.LOCK_EX)
+    elif how == 'Posix': fcntl.lockf(fd, fcntl.LOCK_EX, count, first)
+    else: fcntl.fcntl(fd, 38, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, first, count, 0))
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+";
+
+const HOLD: &str = "
+lock(fd, sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+say('got')
+sys.stdin.read()
+";
+
+const CROSS: &str = "
+lock(fd, 'Posix', int(sys.argv[2]), 1)
+say('first')
+sys.stdin.readline()
+lock(fd, 'Posix', int(sys.argv[3]), 1)
+say('got')
+sys.stdin.read()
+";
+
+const HANDLE: &str = "
+class Handled(Exception): pass
+def handler(number, frame): raise Handled
+signal.signal(signal.SIGUSR1, handler)
+def beside():
+    while True:
+        if sys.argv[2] == 'sleeper': time.sleep(60)
+if sys.argv[2] != 'alone': threading.Thread(target=beside, daemon=True).start()
+try: lock(fd, 'Flock', 0, 0)
+except Handled: say('handled'); os._exit(9)
+say('got')
+";
+
+/// A process that locks a file and says what it has done.
+pub struct Worker {
+    child: std::cell::RefCell<Child>,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    fn run(script: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Worker {
+        let mut command = Command::new("python3");
+        command.args(["-c", &format!("{LOCK}{script}")]);
+        command.args(args.iter().map(|arg| arg.as_ref()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        sys::die_with_parent(&mut command);
+        let mut child = command
+            .spawn()
+            .expect("python3 is missing; install it: apt-get install python3");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            out.lines()
+                .map_while(Result::ok)
+                .all(|line| tell.send(line).is_ok())
+        });
+        Worker {
+            child: child.into(),
+            lines,
+        }
+    }
+
+    /// Waits for a lock over (first byte, number of bytes), and holds it until it is told to end.
+    pub fn start(path: &Path, how: How, (first, count): (u64, u64)) -> Worker {
+        let (how, first, count) = (format!("{how:?}"), first.to_string(), count.to_string());
+        Worker::run(HOLD, &[&path, &how, &first, &count])
+    }
+
+    /// Locks one byte, and when told to go on waits for another one.
+    pub fn crossing(path: &Path, first: u64, second: u64) -> Worker {
+        Worker::run(CROSS, &[&path, &first.to_string(), &second.to_string()])
+    }
+
+    /// Waits until SIGUSR1 comes, with another thread `beside` it.
+    pub fn handling(path: &Path, beside: &str) -> Worker {
+        Worker::run(HANDLE, &[&path, &beside])
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.borrow().id() as i32
+    }
+
+    pub fn expect_line(&self, want: &str) {
+        let line = self.lines.recv_timeout(LONG);
+        assert_eq!(line.as_deref(), Ok(want));
+    }
+
+    pub fn go_on(&self) {
+        let mut child = self.child.borrow_mut();
+        let stdin = child.stdin.as_mut().expect("piped");
+        stdin.write_all(b"go\n").expect("tell the worker");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("signal the worker");
+    }
+
+    pub fn wait(self) -> ExitStatus {
+        let mut child = self.child.borrow_mut();
+        wait_until("the worker ends", LONG, || {
+            child.try_wait().expect("ask after the worker")
+        })
+    }
+
+    /// Kills it and returns when it is gone.
+    pub fn kill(self, signal: Signal) {
+        self.signal(signal);
+        self.wait();
+    }
+
+    /// Lets it end by itself.
+    pub fn end(self) {
+        drop(self.child.borrow_mut().stdin.take());
+        assert!(self.wait().success(), "the worker failed");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let mut child = self.child.borrow_mut();
+        if matches!(child.try_wait(), Ok(None))
+            && let Err(e) = child.kill().and_then(|()| child.wait().map(drop))
+        {
+            eprintln!("end a worker: {e}");
+        }
+    }
+}

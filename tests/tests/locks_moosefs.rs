@@ -1,0 +1,72 @@
+//! Locks across nodes over a real MooseFS: each node has a client mount of its own, so only the
+//! master can know of both.
+
+use forebay_tests::bay::{Bay, open_rw};
+use forebay_tests::locks::{How, Worker, excluded, lock, pair, unlock, waiters};
+use forebay_tests::moosefs::MooseFs;
+use forebay_tests::wait::{LONG, wait_until};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// Checks S3.1 to S3.4 there.
+#[test]
+fn moosefs_locks_hold_across_client_mounts() {
+    let cluster = MooseFs::start(1);
+    let (mut a, mut b) = pair();
+    for (bay, name) in [(&mut a, "one"), (&mut b, "two")] {
+        let backing = cluster.mount(name).join("scratch");
+        if !backing.exists() {
+            std::fs::create_dir(&backing).expect("create the backing");
+        }
+        bay.set_backing(&backing).set("ost-provider", "none");
+        bay.start();
+    }
+    every_kind_excludes_every_kind(&a, &b);
+    waiters_are_served_or_killed(&a, &b);
+    a_killed_daemon_holds_nothing(&mut a, &b);
+    b.finish();
+}
+
+fn every_kind_excludes_every_kind(a: &Bay, b: &Bay) {
+    let (a, b) = (open_rw(a.path("f")), open_rw(b.path("f")));
+    for holds in How::ALL {
+        for asks in How::ALL {
+            lock(&a, holds).expect("lock");
+            assert!(excluded(lock(&b, asks)), "{asks:?} while {holds:?} is held");
+            unlock(&a, holds).expect("unlock");
+            lock(&b, asks).expect("it is free");
+            unlock(&b, asks).expect("unlock");
+        }
+    }
+    lock(&a, How::Ofd).expect("lock");
+    drop(a);
+    wait_until("a close gives it up", LONG, || lock(&b, How::Flock).ok());
+}
+
+fn waiters_are_served_or_killed(a: &Bay, b: &Bay) {
+    let holder = open_rw(a.path("w"));
+    lock(&holder, How::Flock).expect("lock");
+    let [killed, served] =
+        [How::Posix, How::Ofd].map(|how| Worker::start(&b.path("w"), how, (0, 0)));
+    wait_until("both wait", LONG, || (waiters(b) == 2).then_some(()));
+    let start = Instant::now();
+    killed.kill(Signal::SIGTERM);
+    assert!(start.elapsed() < Duration::from_secs(2));
+    unlock(&holder, How::Flock).expect("unlock");
+    served.expect_line("got");
+    assert!(excluded(lock(&holder, How::Ofd)));
+    served.end();
+    wait_until("its exit gives it up", LONG, || {
+        lock(&holder, How::Ofd).ok()
+    });
+}
+
+fn a_killed_daemon_holds_nothing(a: &mut Bay, b: &Bay) {
+    let holder = open_rw(a.path("k"));
+    lock(&holder, How::Flock).expect("lock");
+    let waiter = Worker::start(&b.path("k"), How::Posix, (0, 0));
+    wait_until("it waits", LONG, || (waiters(b) == 1).then_some(()));
+    a.kill();
+    waiter.expect_line("got");
+    waiter.end();
+}
