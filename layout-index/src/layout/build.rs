@@ -83,7 +83,10 @@ impl Run {
         let stride = next
             .start
             .checked_sub(self.start + (self.count - 1) * self.stride)?;
-        let regular = self.count == 1 && stride > self.len || stride == self.stride;
+        let regular = match self.count {
+            1 => stride > self.len,
+            _ => stride == self.stride,
+        };
         let fits = regular && self.len == next.len && self.bytes_go_on(next);
         fits.then(|| Run {
             stride,
