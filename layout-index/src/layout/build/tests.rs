@@ -67,6 +67,15 @@ fn a_stride_is_one_strip() {
     }
 }
 
+/// A pattern is found wherever it begins, and what follows it stays out.
+#[test]
+fn a_pattern_between_others() {
+    let starts = [0, 999, 3000, 4000, 5000, 6000, 6500, 20_000];
+    let batch = packed(starts.into_iter(), 100, 700).finish(Head::default());
+    let found: Vec<_> = batch.strips().iter().map(|s| (s.start, s.count)).collect();
+    assert_eq!(found, [(0, 1), (999, 1), (3000, 4), (6500, 1), (20_000, 1)]);
+}
+
 #[test]
 fn one_behind_the_other_is_one_piece() {
     let batch = packed((0..50).map(|i| i * 470), 470, 1000).finish(Head::default());
@@ -108,7 +117,8 @@ fn what_differs_is_not_joined() {
     assert_eq!(
         strips,
         [
-            (0, 10, 20, 2),
+            (0, 10, 0, 1),
+            (20, 10, 0, 1),
             (41, 10, 0, 1),
             (62, 11, 0, 1),
             (83, 11, 0, 1),

@@ -170,7 +170,10 @@ fn forgeries_are_refused() {
     let long = u64::from(UNIT_MAX) + 1;
     refused([1, 1, 1, 0, 0], &unit(&[0, 0, long, 1], 1), "a unit of");
     refused([1, 1, 1, 0, 0], &unit(&[0, 0, 1 << 32, 1], 1), "too large");
-    let last = u64::from(u32::MAX);
+    let last = u64::from(u32::MAX) << 1;
+    refused([1, 1, 1, 0, 0], &unit(&[0, last + 2, 1, 1], 1), "can hold");
+    refused([1, 1, 1, 0, 0], &unit(&[0, 1, 1, 1], 1), "can hold");
+    refused([1, 1, 1, 0, 0], &unit(&[0, u64::MAX, 1, 1], 1), "can hold");
     refused([1, 1, 1, 0, 0], &unit(&[0, last, 513, 1], 1), "can hold");
     refused([1, 1, 2, 0, 0], &unit(&[0, last, 512, 2], 2), "can hold");
     refused([1, 1, 1, 0, 0], &unit(&[0, 0, 1, 2], 2), "number of units");

@@ -30,33 +30,38 @@ fn next(ranked: &Ranked, from: u64) -> Option<u64> {
     lowest.filter(|at| *at < ranked.bounds.end)
 }
 
-/// Of the batches that touch a unit one is enough, so the one that was found last is asked first,
-/// and others only when they are the next.
+/// So many batches are asked for the next unit before all are.
+const PROBES: usize = 64;
+
+/// One batch is enough to make a unit one to write. Nodes that write in turns are neighbours in
+/// the order, so from the one that had the last unit some are asked for the next; all others only
+/// when none of those has it, in the order in which they come in the file.
 pub(super) fn ranges(view: &View, unit: u64, from: u64, max: usize) -> Vec<ByteRange> {
     let ranked = &view.order().ranked;
     let unit = unit.max(1);
     let mut from = from - from % unit;
+    // The byte that each batch was last known to have next: may lie before `from`.
     let mut heap: BinaryHeap<Reverse<(u64, usize)>> = (0..ranked.len())
         .filter_map(|i| Some(Reverse((next(&ranked[i], from)?, i))))
         .collect();
     let mut found: Vec<ByteRange> = Vec::new();
     let mut last = None;
     while found.len() < max {
-        let here = last.and_then(|i: usize| next(&ranked[i], from));
-        let at = match here.filter(|at| at - from < unit) {
-            Some(at) => at,
+        let near = last.and_then(|last: usize| {
+            let mut some = (last..last + PROBES.min(ranked.len())).map(|i| i % ranked.len());
+            some.find(|i| next(&ranked[*i], from).is_some_and(|at| at - from < unit))
+        });
+        let at = match near {
+            Some(i) => {
+                last = Some(i);
+                from
+            }
             None => {
                 let Some(Reverse((at, i))) = heap.pop() else {
                     break;
                 };
-                let at = if at < from {
-                    next(&ranked[i], from)
-                } else {
-                    Some(at)
-                };
-                let Some(at) = at else { continue };
-                if heap.peek().is_some_and(|Reverse((other, _))| *other < at) {
-                    heap.push(Reverse((at, i)));
+                if at < from {
+                    heap.extend(next(&ranked[i], from).map(|at| Reverse((at, i))));
                     continue;
                 }
                 heap.push(Reverse((at, i)));
@@ -65,9 +70,8 @@ pub(super) fn ranges(view: &View, unit: u64, from: u64, max: usize) -> Vec<ByteR
             }
         };
         let start = at - at % unit;
-        let end = start.saturating_add(unit);
-        found.push(ByteRange::new(start, end));
-        from = end;
+        from = start.saturating_add(unit);
+        found.push(ByteRange::new(start, from));
     }
     found
 }
