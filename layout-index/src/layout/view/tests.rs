@@ -461,3 +461,39 @@ fn single_interleaved_bytes() {
         assert_eq!(batch.inline()[*place as usize], at as u8 % 4);
     }
 }
+
+/// More batches than a lookup goes through one by one, and than are asked for a unit in turn.
+#[test]
+fn very_many_batches() {
+    let rng = &mut StdRng::seed_from_u64(seed("very many batches"));
+    for count in [300, 20_000] {
+        let mut view = View::default();
+        let mut newest = BTreeMap::new();
+        for i in 0..count {
+            let start = rng.random_range(0..count * 40);
+            let len = rng.random_range(1..30);
+            view.add(
+                NodeId(i),
+                0,
+                100,
+                write(i, ByteRange::new(start, start + len)),
+            );
+            (start..start + len).for_each(|at| drop(newest.insert(at, i)));
+        }
+        let mut found = BTreeMap::new();
+        for piece in view.pieces(ByteRange::ALL) {
+            let ViewSource::Inline { batch, .. } = &piece.source else {
+                panic!("{piece:?}");
+            };
+            let epoch = batch.head.epoch.0;
+            (piece.range.start..piece.range.end).for_each(|at| drop(found.insert(at, epoch)));
+        }
+        assert!(found == newest, "{count} batches");
+        let units = newest.keys().map(|at| at / 64).collect::<BTreeSet<u64>>();
+        let ranges = view.ranges(64, 0, usize::MAX);
+        assert!(
+            ranges.iter().map(|r| r.start / 64).eq(units),
+            "{count} batches"
+        );
+    }
+}
