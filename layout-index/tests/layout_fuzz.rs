@@ -300,7 +300,7 @@ fn a_million_hostile_files() {
                     let Decoded::Batch(again, _) = again else {
                         panic!("{context}: encoded anew: {again:?}");
                     };
-                    assert_eq!(again, *batch, "{context}");
+                    assert_eq!(again, batch, "{context}");
                 }
                 decoded += 1;
                 view.add(ID.node, ID.generation, end, batch);

@@ -11,6 +11,7 @@ use super::file::LayoutId;
 use crate::checksum;
 use crate::extent::UNIT_MAX;
 use crate::types::{Epoch, FileNo, Seq, Timestamp};
+use std::sync::Arc;
 
 /// The most bytes that a batch may take. A reader has a whole one in memory, and some times that
 /// when it is decoded.
@@ -31,7 +32,7 @@ const STRIP_MIN: u64 = 2;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A batch, and how many bytes it took.
-    Batch(Batch, usize),
+    Batch(Arc<Batch>, usize),
     /// The beginning of one.
     Incomplete,
     /// Why it cannot be one.
@@ -361,7 +362,7 @@ pub fn decode(bytes: &[u8], id: &LayoutId) -> Decoded {
         return Decoded::Damaged("does not match its checksum".into());
     }
     match decode_body(body) {
-        Ok(batch) => Decoded::Batch(batch, len),
+        Ok(batch) => Decoded::Batch(Arc::new(batch), len),
         Err(why) => Decoded::Damaged(why),
     }
 }

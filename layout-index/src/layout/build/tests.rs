@@ -1,6 +1,7 @@
 use super::*;
 use crate::layout::{Decoded, LayoutId, decode};
 use crate::types::{FileId, NodeId};
+use std::sync::Arc;
 
 pub(super) const ID: LayoutId = LayoutId {
     file: FileId { ino: 1, birth: 2 },
@@ -205,7 +206,7 @@ fn a_full_builder_still_encodes() {
     assert!(encoded.len() <= promised, "{} {promised}", encoded.len());
     assert_eq!(
         decode(&encoded, &ID),
-        Decoded::Batch(batch, encoded.len()),
+        Decoded::Batch(Arc::new(batch), encoded.len()),
         "round trip"
     );
 }

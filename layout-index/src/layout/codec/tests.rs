@@ -23,7 +23,7 @@ fn round_trip() {
         let mut bytes = batch.encode(&ID).unwrap();
         let len = bytes.len();
         bytes.extend_from_slice(b"more");
-        assert_eq!(decode(&bytes, &ID), Decoded::Batch(batch, len));
+        assert_eq!(decode(&bytes, &ID), Decoded::Batch(Arc::new(batch), len));
     }
 }
 
@@ -211,7 +211,7 @@ fn bytes_beyond_the_size_are_refused() {
     batch.head.grown = 0;
     let decoded = decode(&batch.encode(&ID).unwrap(), &ID);
     batch.head.grown = 8;
-    assert!(matches!(decoded, Decoded::Batch(again, _) if again == batch));
+    assert!(matches!(decoded, Decoded::Batch(again, _) if *again == batch));
 }
 
 /// Pieces that touch are one piece: a forger cannot make a reader count to 2^60.

@@ -6,6 +6,9 @@ use rand::prelude::*;
 
 const FILE: FileId = FileId { ino: 5, birth: 6 };
 
+/// Something that a refresh finds besides batches.
+type Change = Box<dyn Fn(&mut View)>;
+
 /// One batch where it lies.
 struct Placed {
     node: NodeId,
@@ -86,7 +89,7 @@ impl World {
     }
 
     /// Puts the layouts into a view, in any order and in parts, some of them twice.
-    fn read(&self, rng: &mut StdRng, view: &mut View, mut between: Vec<Box<dyn Fn(&mut View)>>) {
+    fn read(&self, rng: &mut StdRng, view: &mut View, mut between: Vec<Change>) {
         let mut found = Vec::new();
         for (id, bytes) in &self.layouts {
             let from = view.read_upto(id.node, id.generation);
@@ -177,7 +180,7 @@ fn check(seed: u64) {
         base(4, in_base.clone()),
         plan(5, in_plan.clone()),
     );
-    let mut changes: Vec<Box<dyn Fn(&mut View)>> = vec![
+    let mut changes: Vec<Change> = vec![
         Box::new(move |view| view.set_base(old.clone())),
         Box::new(move |view| view.set_base(new.clone())),
     ];
@@ -478,7 +481,7 @@ fn very_many_batches() {
                 100,
                 write(i, ByteRange::new(start, start + len)),
             );
-            (start..start + len).for_each(|at| drop(newest.insert(at, i)));
+            newest.extend((start..start + len).map(|at| (at, i)));
         }
         let mut found = BTreeMap::new();
         for piece in view.pieces(ByteRange::ALL) {
@@ -486,7 +489,7 @@ fn very_many_batches() {
                 panic!("{piece:?}");
             };
             let epoch = batch.head.epoch.0;
-            (piece.range.start..piece.range.end).for_each(|at| drop(found.insert(at, epoch)));
+            found.extend((piece.range.start..piece.range.end).map(|at| (at, epoch)));
         }
         assert!(found == newest, "{count} batches");
         let units = newest.keys().map(|at| at / 64).collect::<BTreeSet<u64>>();
