@@ -124,7 +124,7 @@ pub fn parse(bytes: &[u8], offset: u64, id: &LayoutId) -> Parsed {
             Decoded::Batch(batch, len) => {
                 at += len;
                 let end = offset.saturating_add(at as u64);
-                parsed.batches.push((end, Arc::new(batch)));
+                parsed.batches.push((end, batch));
             }
             Decoded::Incomplete => {
                 parsed.tail = Tail::Incomplete;

@@ -27,6 +27,8 @@ mod codec;
 mod file;
 mod plan;
 mod spans;
+#[cfg(test)]
+mod testing;
 mod view;
 
 pub use batch::{Batch, Bytes, Head, Strip, SubfileRef, Unit};
