@@ -88,7 +88,8 @@ impl Commons {
     }
 
     /// Makes the link, looks again, and gives it up where what was `seen` was old. `None`: it was
-    /// given up, and nobody is known to hold one.
+    /// given up, and all is to be looked at anew. Of two who both give up, because the first terms
+    /// of a directory have different numbers, the one who looks last finds nobody and goes on.
     pub(super) fn claim(
         &self,
         file: FileId,
@@ -115,44 +116,40 @@ impl Commons {
             }
             Err(e) => return Err(e.into()),
         }
-        let judged = self.judge(dir, number, last, tenure);
-        if let Ok(None) = judged {
+        let judged = self.may_stay(dir, number, last, tenure);
+        if let Ok(true) = judged {
             let term = Term { number, tenure };
             self.terms.lock().insert(file, term);
             return Ok(Some(TermAttempt::Mine(term)));
         }
         remove_from(dir, &name)?;
-        judged.map(|verdict| verdict.flatten().map(TermAttempt::Held))
+        judged.map(|_| None)
     }
 
-    /// Whether a link that was just made must go: `Some`, with whoever holds a term instead.
-    fn judge(
+    /// Whether a link that was just made is that of the one holder.
+    fn may_stay(
         &self,
         dir: BorrowedFd<'_>,
         number: u64,
         last: Option<(&u64, &Owner)>,
         tenure: Tenure,
-    ) -> io::Result<Option<Option<Owner>>> {
+    ) -> io::Result<bool> {
         let again = self.list_at(dir)?;
-        if again.terms.get(&number) != Some(&self.me) {
-            return Ok(Some(None));
-        }
-        if let Some(owner) = self.holder(&again, Some(number))? {
-            return Ok(Some(Some(owner)));
-        }
-        if again.terms.keys().any(|term| *term > number) {
-            return Ok(Some(None));
+        let is_there = again.terms.get(&number) == Some(&self.me);
+        let is_highest = again.terms.keys().all(|term| *term <= number);
+        if !is_there || !is_highest || self.holder(&again, Some(number))?.is_some() {
+            return Ok(false);
         }
         if let Some((last, owner)) = last {
             let text = sys::text_of(dir, &Name::Term(*last).to_string())?;
             if text != Some(owner.to_string()) {
-                return Ok(Some(None));
+                return Ok(false);
             }
         }
         if !self.holds_since(tenure) {
             return Err(lapsed());
         }
-        Ok(None)
+        Ok(true)
     }
 
     /// The text of a link that somebody else made. `None` where it is gone again.
