@@ -179,7 +179,7 @@ fn mutate(rng: &mut StdRng, bytes: &mut Vec<u8>, from: usize) {
 }
 
 fn salt() -> u32 {
-    crc32c(&ID.header()[12..])
+    crc32c(&ID.header(&[])[12..44])
 }
 
 /// Makes a batch's length and checksums fit its bytes.
@@ -202,7 +202,7 @@ fn seal_whole(file: &mut [u8]) {
 
 /// A layout of some batches, bent; true when its checksums were made anew.
 fn layout(rng: &mut StdRng, valid: &[Vec<u8>]) -> (Vec<u8>, bool) {
-    let mut bytes = ID.header().to_vec();
+    let mut bytes = ID.header(&[1, 0, 0, 0, 9]).to_vec();
     let forged = rng.random_bool(0.8);
     for _ in 0..rng.random_range(1..4) {
         let mut batch = match rng.random_range(0..10) {

@@ -3,7 +3,7 @@
 use super::{AskCanonical, Peers, Seen, failed};
 use crate::commons::{Intent, Listing, Stamp};
 use crate::error::{Result, StoreError};
-use crate::file::File;
+use crate::file::{File, Intro};
 use crate::layout::{self, Base, LayoutId, Plan, Tail, View};
 use crate::types::NodeId;
 use std::collections::HashSet;
@@ -229,6 +229,17 @@ impl Peers {
         Ok(Some(view))
     }
 
+    /// Where the canonical file is, for a node that never had it open.
+    pub(super) fn remember(&self, file: &File, handle: &[u8]) {
+        let mut seen = file.seen();
+        if seen.hint.is_none() && !handle.is_empty() {
+            seen.hint = Some(Intro {
+                handle: handle.to_vec(),
+                ..Intro::default()
+            });
+        }
+    }
+
     /// Adds what a layout has got since the last look. False if it is gone.
     fn read_tail(&self, file: &File, view: &mut View, node: NodeId, gen_no: u32) -> Result<bool> {
         let id = LayoutId {
@@ -248,6 +259,7 @@ impl Peers {
             };
             let whole = bytes.len() < want;
             let parsed = layout::parse(&bytes, from, &id);
+            self.remember(file, &parsed.handle);
             let got = !parsed.batches.is_empty();
             for (end, batch) in parsed.batches {
                 view.add(node, gen_no, end, batch);

@@ -30,7 +30,7 @@ use crate::layout::{SubfileRef, View};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::subfile::Subfile;
-use crate::types::NodeId;
+use crate::types::{Epoch, NodeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -80,6 +80,8 @@ pub(crate) struct Seen {
     awaited: bool,
     pub canonical: Canonical,
     own: HashMap<u32, OwnLayout>,
+    /// Of this node's last batch.
+    own_epoch: Epoch,
     /// Where the next batch goes.
     current: Option<u32>,
     intents: Vec<Intent>,

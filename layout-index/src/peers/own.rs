@@ -63,6 +63,7 @@ impl Peers {
             generation: gen_no,
         };
         let parsed = layout::parse(&bytes, 0, &id);
+        self.remember(file, &parsed.handle);
         let mut own = OwnLayout::default();
         for (end, batch) in &parsed.batches {
             own.len = *end;

@@ -43,7 +43,15 @@ impl Peers {
             // Whoever has announced something is not newer than this, whatever comes of it.
             self.look(file, ask)?;
         }
-        let epoch = Epoch(file.seen().view.epoch().0 + 1);
+        let seen_epoch = file.seen().view.epoch();
+        if seen_epoch > file.seen().own_epoch {
+            // What was seen may not be stamped yet. Whoever sees the batch that follows must not
+            // miss the one it is newer than.
+            self.commons
+                .touch(file.id())
+                .map_err(|e| failed("publishing", file, e))?;
+        }
+        let epoch = Epoch(seen_epoch.0 + 1);
         let batch = self.build(file, capture, epoch)?;
         let (gen_no, at) = self.own_layout(file);
         let id = LayoutId {
@@ -53,7 +61,7 @@ impl Peers {
         };
         let mut bytes = Vec::new();
         if at == 0 {
-            bytes.extend(id.header());
+            bytes.extend(id.header(&file.hint().handle));
         }
         bytes.extend(batch.encode(&id).map_err(|e| unusable(file, e))?);
         let end = at + bytes.len() as u64;
@@ -66,6 +74,7 @@ impl Peers {
             let mut view = (*seen.view).clone();
             view.add(self.me(), gen_no, end, Arc::new(batch));
             seen.view = Arc::new(view);
+            seen.own_epoch = epoch;
             seen.own.entry(gen_no).or_default().len = end;
         }
         self.commons

@@ -11,7 +11,7 @@ const ID: LayoutId = LayoutId {
 
 /// A layout, and where its batches end.
 fn layout(rng: &mut StdRng) -> (Vec<u8>, Vec<u64>) {
-    let mut bytes = ID.header().to_vec();
+    let mut bytes = ID.header(&[1, 0, 0, 0, 9]).to_vec();
     let mut ends = Vec::new();
     for epoch in 0..3 {
         let published = publish(rng, &mut Targets::default(), ID.node, Epoch(epoch));
@@ -92,7 +92,7 @@ fn a_layout_of_another_is_refused() {
         node: NodeId(0xabc),
         ..ID
     };
-    let parsed = parse(&other.header(), 0, &ID);
+    let parsed = parse(&other.header(&[1, 0, 0, 0, 9]), 0, &ID);
     let Tail::Damaged { at: 0, why } = parsed.tail else {
         panic!("{:?}", parsed.tail);
     };

@@ -57,7 +57,7 @@ impl Node {
         };
         let mut made = Node {
             id,
-            layout: id.header().to_vec(),
+            layout: id.header(&[1, 0, 0, 0, 9]).to_vec(),
             subfile: SubfileRef {
                 run: 7,
                 no: 1,

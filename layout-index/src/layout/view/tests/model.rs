@@ -45,7 +45,7 @@ fn world(rng: &mut StdRng) -> World {
                 node,
                 generation,
             };
-            let mut bytes = id.header().to_vec();
+            let mut bytes = id.header(&[1, 0, 0, 0, 9]).to_vec();
             for _ in 0..rng.random_range(0..5) {
                 epoch.0 += rng.random_range(1..4);
                 let published = publish(rng, &mut targets, node, epoch);
