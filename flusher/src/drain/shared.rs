@@ -194,7 +194,7 @@ pub(super) async fn look(shared: &Arc<Shared>, file: &Arc<File>, name: &str) -> 
     .await?;
     match looked {
         Ok(_) => Ok(true),
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(StoreError::Gone(_)) => Ok(false),
         Err(e) => Err(Halt::Trouble(trouble::store(
             name,
             "looking at what nodes say of",
@@ -244,8 +244,12 @@ pub(crate) async fn publish(
             let ask = || there.canonicals.look(&this);
             peers.publish(&this, &ask)
         })
-        .await?
-        .map_err(|e| Halt::Trouble(trouble::store(&name, "publishing", e)))?;
+        .await?;
+        let all = match all {
+            // Whoever drains it next drops what is left of it.
+            Err(StoreError::Gone(_)) => return Ok(()),
+            other => other.map_err(|e| Halt::Trouble(trouble::store(&name, "publishing", e)))?,
+        };
         if all || moved == Moved::Out {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use crate::errno::{FsError, Result};
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
 use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
 use layout_index::{DirtyStat, DiskFile, Exclusive, File, StoreError, Timestamp, Wait};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 impl Overlay {
@@ -97,6 +98,9 @@ impl Overlay {
             if let Some(size) = set.size {
                 self.set_size(&inode, &exclusive, &creds, fh, size)?;
             }
+            if set.mtime.is_some() {
+                self.begin_if_published(&inode, &exclusive, inode.fd())?;
+            }
             set_times(&inode, Some(&exclusive), &creds, set)?;
             drop(exclusive);
             if set.size == Some(0) {
@@ -147,6 +151,22 @@ impl Overlay {
         Ok(())
     }
 
+    /// What is published lies over the canonical file, so a change to the file begins a dirty life
+    /// that will lie over that.
+    pub(super) fn begin_if_published(
+        &self,
+        inode: &Inode,
+        exclusive: &Exclusive<'_>,
+        canonical: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let file = exclusive.file();
+        if !exclusive.is_clean() || file.is_settled() {
+            return Ok(());
+        }
+        self.inodes.keep_while(&inode.id, || true);
+        Ok(exclusive.begin(self.introduce(inode, canonical, file)?)?)
+    }
+
     /// In the log if the file is dirty, or if something is published that must be cut as well.
     fn truncate_held(
         &self,
@@ -155,10 +175,7 @@ impl Overlay {
         canonical: &AsUser,
         size: u64,
     ) -> Result<()> {
-        if exclusive.is_clean() && !exclusive.file().is_settled() {
-            self.inodes.keep_while(&inode.id, || true);
-            exclusive.begin(self.introduce(inode, canonical.fd(), exclusive.file())?)?;
-        }
+        self.begin_if_published(inode, exclusive, canonical.fd())?;
         match exclusive.truncate(size, Timestamp::now()) {
             Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
             other => Ok(other?),

@@ -20,6 +20,7 @@
 mod drain;
 mod exclusive;
 mod life;
+mod plan;
 mod publish;
 mod read;
 mod stripes;
@@ -30,8 +31,8 @@ mod write;
 pub use exclusive::Exclusive;
 pub(crate) use exclusive::{IntroPayload, row_of};
 pub(crate) use life::Life;
+pub use plan::{LogPiece, Piece, Plan, Source, SubfilePiece};
 pub(crate) use publish::Capture;
-pub use read::{LogPiece, Piece, Plan, Source, SubfilePiece};
 pub use subfile::Subfiled;
 
 use crate::peers::Seen;

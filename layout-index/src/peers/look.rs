@@ -100,7 +100,10 @@ impl Peers {
     }
 
     fn rebase(&self, file: &File, ask: AskCanonical<'_>) -> Result<()> {
-        let canonical = ask().map_err(|e| failed("asking the size of", file, e))?;
+        let canonical = ask().map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOENT) => StoreError::Gone(file.id()),
+            _ => failed("asking the size of", file, e),
+        })?;
         let size = {
             let mut seen = file.seen();
             seen.canonical = canonical;

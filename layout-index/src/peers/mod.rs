@@ -19,9 +19,11 @@
 mod look;
 mod own;
 mod put;
+mod survey;
 
 pub use look::Wait;
 pub use put::INLINE;
+pub use survey::{Survey, SurveyedFile, SurveyedLayout, survey, survey_file};
 
 use crate::commons::{Commons, Intent, Stamp};
 use crate::error::{Result, StoreError};
