@@ -12,7 +12,6 @@ use crate::errno::{FsError, Result};
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
 use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
 use layout_index::{DirtyStat, DiskFile, Exclusive, File, StoreError, Timestamp, Wait};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 impl Overlay {
@@ -98,17 +97,19 @@ impl Overlay {
             if let Some(size) = set.size {
                 self.set_size(&inode, &exclusive, &creds, fh, size)?;
             }
-            if set.mtime.is_some() {
-                self.begin_if_published(&inode, &exclusive, inode.fd())?;
+            set_times(&inode, &creds, set)?;
+            if let Some(mtime) = set.mtime {
+                self.date(&inode, &exclusive, mtime)?;
             }
-            set_times(&inode, Some(&exclusive), &creds, set)?;
             drop(exclusive);
             if set.size == Some(0) {
                 self.publish(&file)?;
+            } else if fh.is_none() || set.mtime.is_some() {
+                self.changed(&inode, &file)?;
             }
         } else {
             set_owner_and_mode(&inode, &creds, set)?;
-            set_times(&inode, None, &creds, set)?;
+            set_times(&inode, &creds, set)?;
         }
         self.attr(&inode)
     }
@@ -151,22 +152,6 @@ impl Overlay {
         Ok(())
     }
 
-    /// What is published lies over the canonical file, so a change to the file begins a dirty life
-    /// that will lie over that.
-    pub(super) fn begin_if_published(
-        &self,
-        inode: &Inode,
-        exclusive: &Exclusive<'_>,
-        canonical: BorrowedFd<'_>,
-    ) -> Result<()> {
-        let file = exclusive.file();
-        if !exclusive.is_clean() || file.is_settled() {
-            return Ok(());
-        }
-        self.inodes.keep_while(&inode.id, || true);
-        Ok(exclusive.begin(self.introduce(inode, canonical, file)?)?)
-    }
-
     /// In the log if the file is dirty, or if something is published that must be cut as well.
     fn truncate_held(
         &self,
@@ -175,11 +160,34 @@ impl Overlay {
         canonical: &AsUser,
         size: u64,
     ) -> Result<()> {
-        self.begin_if_published(inode, exclusive, canonical.fd())?;
+        self.begin_over_published(inode, exclusive)?;
         match exclusive.truncate(size, Timestamp::now()) {
             Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
             other => Ok(other?),
         }
+    }
+
+    /// In the log if the file is dirty, or if something is published that has a time of its own: what
+    /// was asked for, as the drain may be changing what the backing shows.
+    fn date(&self, inode: &Inode, exclusive: &Exclusive<'_>, mtime: SetTime) -> Result<()> {
+        self.begin_over_published(inode, exclusive)?;
+        let mtime = match mtime {
+            SetTime::Now => Timestamp::now(),
+            SetTime::At(time) => Timestamp(time.as_nanos()),
+        };
+        match exclusive.set_mtime(mtime) {
+            Err(StoreError::Clean) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// What is published lies over the canonical file, so a change begins a dirty life over that.
+    pub(super) fn begin_over_published(&self, inode: &Inode, exclusive: &Exclusive<'_>) -> Result<()> {
+        if exclusive.is_clean() && !exclusive.file().is_settled() {
+            self.inodes.keep_while(&inode.id, || true);
+            exclusive.begin(self.introduce(inode, inode.fd(), exclusive.file())?)?;
+        }
+        Ok(())
     }
 
     /// Clears what a write must not leave standing: setuid and setgid if `kill_setid` (the writer
@@ -242,32 +250,14 @@ fn set_owner_and_mode(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()>
     Ok(())
 }
 
-/// In the backing, which decides whether the caller may, and in the log if the file is dirty: what
-/// was asked for, as the drain may be changing what the backing shows.
-fn set_times(
-    inode: &Inode,
-    exclusive: Option<&Exclusive<'_>>,
-    creds: &Creds,
-    set: &SetAttr,
-) -> Result<()> {
+/// In the backing, which decides whether the caller may.
+fn set_times(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()> {
     if set.atime.is_none() && set.mtime.is_none() {
         return Ok(());
     }
-    {
-        let _as_caller = creds.enter()?;
-        sys::utimens(inode.fd(), [timespec(set.atime), timespec(set.mtime)])?;
-    }
-    let (Some(exclusive), Some(mtime)) = (exclusive, set.mtime) else {
-        return Ok(());
-    };
-    let mtime = match mtime {
-        SetTime::Now => Timestamp::now(),
-        SetTime::At(time) => Timestamp(time.as_nanos()),
-    };
-    match exclusive.set_mtime(mtime) {
-        Err(StoreError::Clean) => Ok(()),
-        other => Ok(other?),
-    }
+    let _as_caller = creds.enter()?;
+    sys::utimens(inode.fd(), [timespec(set.atime), timespec(set.mtime)])?;
+    Ok(())
 }
 
 fn chmod(inode: &Inode, creds: &Creds, mode: u32) -> Result<()> {
