@@ -47,10 +47,10 @@ impl Pair {
         self.shared.sim().set_all(change).expect("change the OSTs");
     }
 
-    fn finish(self) {
+    fn finish(mut self) {
         self.speed(FAST);
-        self.reader.finish();
-        self.writer.finish();
+        self.reader.umount();
+        self.writer.umount();
     }
 }
 
@@ -88,11 +88,14 @@ fn a_deferred_close_does_not_wait_for_the_file_system() {
 
     let path = pair.reader.path("ckpt");
     let read = in_background(move || get(path));
-    until("the reader asks the writer to hurry, or is answered", || {
-        let asked = nodes_pair::list(&pair.shared.commons().join("notes"));
-        let asked: usize = asked.iter().map(|dir| nodes_pair::list(dir).len()).sum();
-        asked > 0 || pair.shared.written() > there
-    });
+    until(
+        "the reader asks the writer to hurry, or is answered",
+        || {
+            let asked = nodes_pair::list(&pair.shared.commons().join("notes"));
+            let asked: usize = asked.iter().map(|dir| nodes_pair::list(dir).len()).sum();
+            asked > 0 || pair.shared.written() > there
+        },
+    );
     let there = pair.shared.written();
     assert!(
         there < SIZE as u64,
@@ -188,7 +191,11 @@ fn an_fsync_publishes_and_local_does_not() {
         file.sync_all().expect("sync");
         let there = shared.written();
         assert!(there >= least, "{fsync}: {there} bytes arrived");
-        assert_eq!(there == 0, fsync == "local", "{fsync}: {there} bytes arrived");
+        assert_eq!(
+            there == 0,
+            fsync == "local",
+            "{fsync}: {there} bytes arrived"
+        );
         drop(file);
         writer.finish();
     }

@@ -7,7 +7,7 @@
 mod nodes_pair;
 
 use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
-use forebay_tests::cli::{OK, code};
+use forebay_tests::cli::{OK, STILL_DIRTY, code};
 use forebay_tests::rng::Rng;
 use forebay_tests::sys::{self, errno};
 use nix::sys::signal::Signal;
@@ -34,13 +34,16 @@ fn data(seed: u64, size: usize) -> Vec<u8> {
 
 fn read_on(bay: &Bay, name: &str) -> Vec<u8> {
     let path = bay.path(name);
-    in_time("reading through the mount", in_background(move || get(path)))
+    in_time(
+        "reading through the mount",
+        in_background(move || get(path)),
+    )
 }
 
 /// `forebay drain` of everything, without waiting for it.
 fn ask_to_drain(bay: &Bay) {
     let out = bay.run(["drain".as_ref(), bay.mnt().as_os_str()]);
-    assert!(out.status.success(), "{}", text(&out));
+    assert!([OK, STILL_DIRTY].contains(&code(&out)), "{}", text(&out));
 }
 
 fn layouts_of(shared: &Shared, id: &str) -> Vec<String> {
@@ -100,7 +103,8 @@ fn killed_for_good_after_it_published() {
     put(a.path("small"), &small);
     assert_eq!(layouts_of(&shared, &id).len(), 2, "published");
     a.kill();
-    let is = |name: &str, want: &[u8]| fs::read(shared.canonical(name)).is_ok_and(|got| got == want);
+    let is =
+        |name: &str, want: &[u8]| fs::read(shared.canonical(name)).is_ok_and(|got| got == want);
     until("the other node has drained it all", || {
         is("large", &large) && is("small", &small)
     });
@@ -159,8 +163,8 @@ fn killed_for_good_before_it_published() {
 
 /// Two nodes that have each published every other MiB of one file, and now drain it together, slowly.
 struct Round {
-    shared: Shared,
     nodes: Vec<Bay>,
+    shared: Shared,
     want: Vec<u8>,
 }
 
@@ -231,7 +235,8 @@ impl Round {
         let canonical = shared.canonical("f");
         assert_ne!(&get(&canonical), want, "it was in the middle");
         until("the other one has finished the round", || {
-            get(&canonical) == *want && !shared.names('b').is_empty() || shared.file_dirs().is_empty()
+            get(&canonical) == *want && !shared.names('b').is_empty()
+                || shared.file_dirs().is_empty()
         });
         let other = &self.nodes[1 - which];
         assert_same("on the other one", &read_on(other, "f"), want);

@@ -31,7 +31,9 @@ pub struct Shared {
 impl Shared {
     /// On the disk of the temporary directory.
     pub fn plain() -> Shared {
-        let dir = tempfile::Builder::new().prefix("forebay-backing-").tempdir();
+        let dir = tempfile::Builder::new()
+            .prefix("forebay-backing-")
+            .tempdir();
         let dir = dir.expect("make a backing");
         fs::create_dir(dir.path().join("pfs")).expect("make a backing");
         let shared = Shared { sim: None, dir };

@@ -39,7 +39,11 @@ struct Cli {
     #[arg(long, default_value = "5M", value_parser = units::parse_size)]
     bandwidth: u64,
     /// Computing times, as shares of what publishing one checkpoint takes
-    #[arg(long, value_delimiter = ',', default_value = "0,0.25,0.5,0.75,1,1.25,1.5,2,3")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0,0.25,0.5,0.75,1,1.25,1.5,2,3"
+    )]
     compute: Vec<f64>,
     /// Decides what the checkpoints have
     #[arg(long, default_value_t = 1)]

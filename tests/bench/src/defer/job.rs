@@ -136,7 +136,9 @@ struct Content {
 impl Content {
     fn of(size: u64, seed: u64) -> Content {
         let mut rng = Rng::new(seed);
-        let lens = (0..size).step_by(BLOCK).map(|at| (size - at).min(BLOCK as u64));
+        let lens = (0..size)
+            .step_by(BLOCK)
+            .map(|at| (size - at).min(BLOCK as u64));
         Content {
             blocks: lens.map(|len| rng.bytes(len as usize)).collect(),
         }
@@ -150,12 +152,19 @@ impl Content {
     }
 
     fn write(&self, file: &mut File, n: u32) -> io::Result<()> {
-        self.of_checkpoint(n).try_for_each(|block| file.write_all(block))
+        self.of_checkpoint(n)
+            .try_for_each(|block| file.write_all(block))
     }
 
     fn verify(&self, path: &Path, n: u32) -> io::Result<()> {
         let found = std::fs::read(path)?;
-        if found == self.of_checkpoint(n).flatten().copied().collect::<Vec<u8>>() {
+        if found
+            == self
+                .of_checkpoint(n)
+                .flatten()
+                .copied()
+                .collect::<Vec<u8>>()
+        {
             return Ok(());
         }
         let text = format!("{} is not what was written", path.display());
