@@ -4,7 +4,7 @@ use super::{AskCanonical, OwnLayout, Peers, failed};
 use crate::error::{Result, StoreError};
 use crate::file::File;
 use crate::index::SubfileRow;
-use crate::layout::{self, Batch, LayoutId, SubfileRef, Tail};
+use crate::layout::{self, Base, Batch, LayoutId, SubfileRef, Tail};
 use crate::store::file_of;
 use crate::subfile::Subfile;
 use crate::types::{ByteRange, FileId};
@@ -38,6 +38,8 @@ impl Peers {
             if let Err(error) = taken {
                 return Err(io::Error::other(error));
             }
+            self.drop_drained(&file, listing.bases.last().copied())
+                .map_err(io::Error::other)?;
             file.seen().intents = intents;
             if file.is_clean() {
                 let promises = self.promises(&file);
@@ -91,6 +93,31 @@ impl Peers {
         Ok(())
     }
 
+    /// What others drained while this node was away. A base that cannot be read is told of by
+    /// whoever looks at the file.
+    fn drop_drained(&self, file: &File, base: Option<u64>) -> Result<()> {
+        let Some(term) = base else {
+            return Ok(());
+        };
+        let bytes = self
+            .commons
+            .read_base(file.id(), term)
+            .map_err(|e| failed("reading a base of", file, e))?;
+        let base = bytes.and_then(|bytes| Base::decode(&bytes, file.id()).ok());
+        let Some(base) = base else {
+            return Ok(());
+        };
+        let me = self.me();
+        let covered: Vec<u32> = {
+            let seen = file.seen();
+            let own = seen.own.iter();
+            own.filter(|(gen_no, own)| base.covered.upto(me, **gen_no) >= own.len)
+                .map(|(gen_no, _)| *gen_no)
+                .collect()
+        };
+        self.drop_layouts(file, &covered)
+    }
+
     fn already_published(&self, file: &File, batch: &Batch) -> Result<()> {
         let head = &batch.head;
         if file.life_no() != Some(head.life) {
@@ -133,9 +160,7 @@ impl Peers {
                 |(gen_no, own): &(&u32, &OwnLayout)| seen.view.base_upto(me, **gen_no) >= own.len;
             seen.own.iter().filter(done).map(|(g, _)| *g).collect()
         };
-        for gen_no in covered {
-            self.drop_layout(file, gen_no)?;
-        }
+        self.drop_layouts(file, &covered)?;
         Ok(file.seen().own.is_empty())
     }
 
@@ -143,10 +168,19 @@ impl Peers {
     pub fn discard(&self, file: &File) -> Result<()> {
         let _moving = file.moving.lock();
         let all: Vec<u32> = file.seen().own.keys().copied().collect();
-        for gen_no in all {
-            self.drop_layout(file, gen_no)?;
-        }
+        self.drop_layouts(file, &all)?;
         self.kept(file, self.promises(file))
+    }
+
+    /// The store's word that it forgot those bytes is durable first: after a power failure only
+    /// the layout could tell it so, and it would publish them again over newer ones of others.
+    fn drop_layouts(&self, file: &File, gens: &[u32]) -> Result<()> {
+        if gens.is_empty() {
+            return Ok(());
+        }
+        self.shared.log.sync()?;
+        gens.iter()
+            .try_for_each(|gen_no| self.drop_layout(file, *gen_no))
     }
 
     fn drop_layout(&self, file: &File, gen_no: u32) -> Result<()> {

@@ -5,6 +5,7 @@
 //! beside a baseline measured in the same run, round by round in alternation.
 
 pub mod cases;
+pub mod defer;
 pub mod fixture;
 pub mod grid;
 pub mod job;

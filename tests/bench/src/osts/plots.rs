@@ -10,12 +10,12 @@ use plotters::prelude::*;
 use std::error::Error;
 use std::path::Path;
 
-const SIZE: (u32, u32) = (960, 420);
-const GOOD: RGBColor = RGBColor(0x2f, 0x6f, 0xa8);
-const BAD: RGBColor = RGBColor(0xd9, 0x8c, 0x2b);
+pub(crate) const SIZE: (u32, u32) = (960, 420);
+pub(crate) const GOOD: RGBColor = RGBColor(0x2f, 0x6f, 0xa8);
+pub(crate) const BAD: RGBColor = RGBColor(0xd9, 0x8c, 0x2b);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Done = Result<(), Box<dyn Error>>;
+pub(crate) type Done = Result<(), Box<dyn Error>>;
 
 /// One place on the horizontal axis.
 struct Column {

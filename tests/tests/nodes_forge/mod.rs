@@ -1,0 +1,308 @@
+//! Forging what nodes tell each other, with right checksums.
+//!
+//! Only root can put anything into the shared directory, and the tests are root: as another machine's
+//! root is that mounts the same file system, or a daemon gone mad. Layouts come from the product's own
+//! encoder; what that refuses to make is patched into its bytes and sealed again.
+
+// Each test file is a crate of its own and uses its part of this.
+#![allow(dead_code)]
+
+use crate::nodes_pair::{Shared, in_background, in_time, list, logged, name_of, until};
+use forebay_tests::bay::{Bay, Drain, assert_same, get, put};
+use forebay_tests::sys;
+use forebay_tests::users::{ALICE, BOB, as_user};
+use layout_index::checksum;
+use layout_index::extent::SubUnit;
+use layout_index::layout::{Batch, BatchBuilder, HEADER_LEN, Head, LayoutId, Piece, SubfileRef};
+use layout_index::{ByteRange, Epoch, FileId, NodeId, Timestamp};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// What Bob has, and nobody else may see or change.
+pub const SECRET: &[u8] = b"bob's secret: nobody else reads this, and nobody changes it.....";
+
+/// The generation of forged layouts, and the run and number of subfiles that they name.
+const FORGED: u32 = 0xf0f0;
+
+/// Newer than everything that real nodes have published in a test.
+pub const NEWER: u64 = 1000;
+
+/// A file of Alice's that node `a` has published, two daemons, and something of Bob's beside them.
+pub struct Scene {
+    pub a: Bay,
+    pub b: Bay,
+    pub shared: Shared,
+    pub id: FileId,
+    pub dir: PathBuf,
+    pub node: NodeId,
+    pub want: Vec<u8>,
+    /// Bob's, outside of the backing.
+    pub secret: PathBuf,
+}
+
+impl Scene {
+    pub fn new() -> Scene {
+        let shared = Shared::plain();
+        let mut nodes = ["a", "b"].map(|name| {
+            let mut node = shared.node(name, Drain::Never);
+            node.set("close", "publish").set("visibility-timeout", "2s");
+            // All of it is about what daemons say of this.
+            for said in [
+                "shared directory",
+                "alices",
+                "OST backing",
+                "subfile",
+                "lease",
+            ] {
+                node.allow_log(said);
+            }
+            node.start();
+            node
+        });
+        let want: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
+        let path = nodes[0].path("alices");
+        as_user(ALICE, &[], || put(&path, &want));
+        let dir = shared.file_dir();
+        let id = name_of(&dir).parse().expect("the id of a file");
+        let node = shared.id_of("a");
+        let node = NodeId(u64::from_str_radix(&node, 16).expect("the id of a node"));
+        let secret = nodes[0].root().join("bobs");
+        put(&secret, SECRET);
+        chown(&secret, Some(BOB), Some(BOB)).expect("chown");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("chmod");
+        let [b, a] = {
+            nodes.reverse();
+            nodes
+        };
+        let scene = Scene {
+            a,
+            b,
+            shared,
+            id,
+            dir,
+            node,
+            want,
+            secret,
+        };
+        assert_same("before", &scene.read().expect("read"), &scene.want);
+        scene
+    }
+
+    /// What Alice reads on node `b`: at most what a file of this test can have.
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        let path = self.b.path("alices");
+        let read = in_background(move || {
+            as_user(ALICE, &[], || {
+                let file = fs::File::open(&path)?;
+                sys::read_at(&file, 0, 1 << 20)
+            })
+        });
+        in_time("reading", read)
+    }
+
+    pub fn layout(&self) -> LayoutId {
+        LayoutId {
+            file: self.id,
+            node: self.node,
+            generation: FORGED,
+        }
+    }
+
+    pub fn layout_path(&self) -> PathBuf {
+        self.dir.join(format!("l.{}.{FORGED:x}", self.node))
+    }
+
+    /// A subfile that a forged layout names, whatever is there.
+    pub fn subfile_path(&self) -> PathBuf {
+        let name = subfile("backing").name(self.node);
+        self.shared.commons().join("subfiles").join(name)
+    }
+
+    /// Puts a layout down and tells everybody.
+    pub fn forge(&self, bytes: &[u8]) {
+        put(self.layout_path(), bytes);
+        self.stamp();
+    }
+
+    /// As [`Scene::forge`], of one batch.
+    pub fn forge_batch(&self, batch: &Batch) {
+        let id = self.layout();
+        let mut bytes = id.header().to_vec();
+        bytes.extend(batch.encode(&id).expect("encode"));
+        self.forge(&bytes);
+    }
+
+    /// Another stamp: everybody looks again.
+    pub fn stamp(&self) {
+        use std::sync::atomic::{AtomicI64, Ordering};
+        static NEXT: AtomicI64 = AtomicI64::new(1_234_567);
+        let at = NEXT.fetch_add(1_000_000_007, Ordering::Relaxed);
+        sys::set_times(&self.dir, at, at).expect("stamp");
+    }
+
+    /// Reading gives an error or the right bytes, in time; the log says something with these words;
+    /// Bob's file is what it was; and the daemon does other work.
+    pub fn judge(&self, what: &str, words: &[&str]) {
+        match self.read() {
+            Ok(got) => assert_same(what, &got, &self.want),
+            Err(e) => assert_ne!(
+                e.raw_os_error(),
+                Some(libc::ENOENT),
+                "{what}: the file is there"
+            ),
+        }
+        if !words.is_empty() {
+            until(&format!("{what}: the log says {words:?}"), || {
+                logged(&self.b, words).is_some()
+            });
+        }
+        self.drained_nothing(what);
+        assert_eq!(get(&self.secret), SECRET, "{what}: Bob's file");
+        put(self.b.path("other"), what.as_bytes());
+        assert_eq!(get(self.b.path("other")), what.as_bytes(), "{what}");
+        for bay in [&self.a, &self.b] {
+            bay.status();
+        }
+    }
+
+    /// The drain acts on it, too, and no byte that is not Alice's gets into her file.
+    fn drained_nothing(&self, what: &str) {
+        let path = self.b.path("alices");
+        let args = [
+            "drain".as_ref(),
+            path.as_os_str(),
+            "--wait".as_ref(),
+            "--timeout=300ms".as_ref(),
+        ];
+        let out = self.b.run(args);
+        let below = get(self.shared.canonical("alices"));
+        if out.status.success() && below.len() == self.want.len() {
+            assert_same(what, &below, &self.want);
+        }
+        let found = below.windows(SECRET.len()).any(|part| part == SECRET);
+        assert!(!found, "{what}: Bob's bytes are in Alice's file");
+    }
+
+    /// The forgery is taken away: everything is as before.
+    pub fn restore(&self, what: &str) {
+        for path in [self.layout_path(), self.subfile_path()] {
+            match fs::symlink_metadata(&path) {
+                Ok(meta) if meta.is_dir() => fs::remove_dir_all(&path).expect("remove"),
+                Ok(_) => fs::remove_file(&path).expect("remove"),
+                Err(_) => {}
+            }
+        }
+        self.stamp();
+        let got = self.read().unwrap_or_else(|e| panic!("after {what}: {e}"));
+        assert_same(&format!("after {what}"), &got, &self.want);
+    }
+
+    pub fn finish(self) {
+        self.a.drain();
+        let below = get(self.shared.canonical("alices"));
+        assert_same("canonical", &below, &self.want);
+        assert_eq!(get(&self.secret), SECRET, "Bob's file");
+        self.b.finish();
+        self.a.finish();
+    }
+}
+
+pub fn subfile(ost: &str) -> SubfileRef {
+    SubfileRef {
+        run: FORGED,
+        no: FORGED,
+        ost: ost.to_owned(),
+    }
+}
+
+pub fn head() -> Head {
+    Head {
+        epoch: Epoch(NEWER),
+        mtime: Timestamp::now(),
+        ..Head::default()
+    }
+}
+
+/// A batch that says: the first bytes of the file are in that subfile, and are the secret.
+pub fn in_subfile(subfile: &SubfileRef) -> Batch {
+    in_unit(subfile, 0, checksum::crc32c(SECRET))
+}
+
+pub fn in_unit(subfile: &SubfileRef, block: u32, crc: u32) -> Batch {
+    let unit = SubUnit {
+        subfile: 0,
+        block,
+        len: SECRET.len() as u32,
+        crc,
+    };
+    let mut builder = BatchBuilder::new();
+    let piece = Piece::Subfile {
+        subfile,
+        unit,
+        skip: 0,
+    };
+    let range = ByteRange::new(0, SECRET.len() as u64);
+    builder.push(range, piece).expect("push");
+    builder.finish(head())
+}
+
+/// A batch with bytes of its own.
+pub fn inline(bytes: &[u8], head: Head) -> Batch {
+    let mut builder = BatchBuilder::new();
+    let range = ByteRange::new(0, bytes.len() as u64);
+    builder.push(range, Piece::Inline(bytes)).expect("push");
+    builder.finish(head)
+}
+
+/// The bytes of a layout with one batch of which something was changed, and checksums that fit.
+pub fn patched(id: &LayoutId, batch: &Batch, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = batch.encode(id).expect("encode");
+    change(&mut bytes);
+    let salt = checksum::crc32c(&id.header()[12..]);
+    let crc = checksum::append(salt, &bytes[12..]);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    let crc = checksum::append(salt, &bytes[..8]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    let mut layout = id.header().to_vec();
+    assert_eq!(layout.len(), HEADER_LEN);
+    layout.extend(bytes);
+    layout
+}
+
+pub fn set_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+pub fn set_u64(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+pub fn fifo(path: &Path) {
+    sys::mknod(path, libc::S_IFIFO | 0o666, 0).expect("mkfifo");
+}
+
+/// Reads as zeros without an end.
+pub fn device(path: &Path) {
+    sys::mknod(path, libc::S_IFCHR | 0o666, libc::makedev(1, 5)).expect("mknod");
+}
+
+/// Everything below a directory: names, kinds, owners and bytes.
+pub fn census(dir: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
+    use std::os::unix::fs::MetadataExt;
+    let mut found = Vec::new();
+    for path in list(dir) {
+        let meta = fs::symlink_metadata(&path).expect("stat");
+        let bytes = if meta.is_file() {
+            get(&path)
+        } else {
+            Vec::new()
+        };
+        if meta.is_dir() {
+            found.extend(census(&path));
+        }
+        found.push((path, meta.mode(), bytes));
+    }
+    found
+}

@@ -1,0 +1,395 @@
+//! Hostile content of the shared directory: forged with right checksums, torn, flipped, and other things
+//! under familiar names.
+//!
+//! "A directory counts if it belongs to the user whom this daemon's own files belong to and nobody else
+//! may write to it; a file if it is a regular one with one name, of the same user. Anything else is an error
+//! that says which, or is listed as strange, and is left alone" (`layout_index::commons`). And of layouts:
+//! every number is checked against the bytes that are really there. So in every case here no daemon crashes
+//! or hangs, nothing outside of its directories is read or written, a job gets an error or the right
+//! bytes, and the log says what is wrong.
+
+mod nodes_forge;
+mod nodes_pair;
+
+use forebay_tests::bay::{get, put};
+use forebay_tests::sys;
+use forebay_tests::users::{ALICE, BOB, as_user};
+use layout_index::layout::{Base, Covered, LayoutId, Plan};
+use layout_index::{Epoch, FileId, NodeId, Timestamp};
+use nodes_forge::*;
+use std::fs::{self, File};
+use std::os::unix::fs::{chown, symlink};
+use std::path::Path;
+
+/// A layout that names a subfile which is not one: somebody else's file, a link, a FIFO, a device.
+#[test]
+fn subfiles_that_are_none() {
+    let scene = Scene::new();
+    let at = scene.subfile_path();
+    let outside = scene.secret.clone();
+    fs::create_dir_all(at.parent().expect("a parent")).expect("mkdir");
+    type Put<'a> = Box<dyn Fn(&Path) + 'a>;
+    let owned = |path: &Path, uid: u32| {
+        put(path, SECRET);
+        chown(path, Some(uid), Some(uid)).expect("chown");
+    };
+    let cases: Vec<(&str, Put<'_>, &str)> = vec![
+        (
+            "a file of Bob's",
+            Box::new(|p| owned(p, BOB)),
+            "another user",
+        ),
+        (
+            "a file of root's",
+            Box::new(|p| owned(p, 0)),
+            "another user",
+        ),
+        (
+            "a link to Bob's file",
+            Box::new(|p| symlink(&outside, p).expect("symlink")),
+            "not a regular file with one name",
+        ),
+        (
+            "a second name of Bob's file",
+            Box::new(|p| fs::hard_link(&outside, p).expect("link")),
+            "not a regular file with one name",
+        ),
+        ("a FIFO", Box::new(fifo), "not a regular file with one name"),
+        (
+            "a device",
+            Box::new(device),
+            "not a regular file with one name",
+        ),
+        (
+            "a directory",
+            Box::new(|p| fs::create_dir(p).expect("mkdir")),
+            "not a regular file with one name",
+        ),
+        ("nothing", Box::new(|_| {}), "is not on OST"),
+    ];
+    for (what, make, says) in cases {
+        make(&at);
+        if !at.is_symlink()
+            && at.exists()
+            && !says.contains("another")
+            && what != "a second name of Bob's file"
+        {
+            chown(&at, Some(ALICE), Some(ALICE)).expect("chown");
+        }
+        scene.forge_batch(&in_subfile(&subfile("backing")));
+        scene.judge(what, &[says]);
+        scene.restore(what);
+    }
+    scene.finish();
+}
+
+/// A subfile that is Alice's, and not as the layout says: other bytes, or shorter.
+#[test]
+fn subfiles_that_do_not_fit() {
+    let scene = Scene::new();
+    let at = scene.subfile_path();
+    for (what, block, crc) in [
+        ("another checksum", 0, 12345),
+        ("beyond its end", 1 << 20, 0),
+        ("beyond what a file can have", u32::MAX - 1, 0),
+    ] {
+        put(&at, SECRET);
+        chown(&at, Some(ALICE), Some(ALICE)).expect("chown");
+        scene.forge_batch(&in_unit(&subfile("backing"), block, crc));
+        scene.judge(what, &["does not match its checksum"]);
+        scene.restore(what);
+    }
+    scene.finish();
+}
+
+/// A storage target that is no name of one: it is compared, and never opened as a path.
+#[test]
+fn targets_that_nobody_has() {
+    let scene = Scene::new();
+    let outside = scene
+        .secret
+        .parent()
+        .expect("a parent")
+        .display()
+        .to_string();
+    for target in [
+        &outside,
+        "../..",
+        "/",
+        "",
+        "no-such",
+        "back\nWARN forged line",
+    ] {
+        scene.forge_batch(&in_subfile(&subfile(target)));
+        scene.judge(&format!("target {target:?}"), &["no such OST is known"]);
+        scene.restore(target);
+    }
+    let forged = scene.b.log().lines().any(|line| line.starts_with("WARN"));
+    assert!(!forged, "a name became a line of the log");
+    scene.finish();
+}
+
+/// Numbers that lie: counts, offsets and sizes, each with right checksums.
+#[test]
+fn numbers_that_lie() {
+    let scene = Scene::new();
+    let id = scene.layout();
+    let batch = inline(SECRET, head());
+    // Where the fields of a batch begin: docs/FORMAT.md.
+    let (epoch, cut, grown, counts) = (16, 40, 48, 64);
+    for (what, at) in [("epoch", epoch), ("size", grown)] {
+        scene.forge(&patched(&id, &batch, |b| set_u64(b, at, u64::MAX)));
+        scene.judge(what, &["is damaged", "that of node a"]);
+        scene.restore(what);
+    }
+    scene.forge(&patched(&id, &batch, |b| {
+        b[14] |= 1;
+        set_u64(b, cut, u64::MAX);
+    }));
+    scene.judge("cut", &["is damaged"]);
+    scene.restore("cut");
+    for n in 0..5 {
+        for count in [u32::MAX, 1 << 31, 1 << 20] {
+            let what = format!("count {n} is {count}");
+            scene.forge(&patched(&id, &batch, |b| set_u32(b, counts + 4 * n, count)));
+            scene.judge(&what, &["is damaged"]);
+            scene.restore(&what);
+        }
+    }
+    // The length of the batch itself.
+    for len in [0, 11, 84, u32::MAX, 33 << 20] {
+        let what = format!("length {len}");
+        scene.forge(&patched(&id, &batch, |b| set_u32(b, 0, len)));
+        scene.judge(&what, &[]);
+        scene.restore(&what);
+    }
+    // A strip that begins at the end of all numbers: its start follows the counts.
+    let mut far = vec![0xff; 9];
+    far.push(0x01);
+    scene.forge(&patched(&id, &batch, |b| {
+        let strips = 84;
+        b.splice(strips + 1..strips + 2, far);
+        let len = b.len() as u32;
+        set_u32(b, 0, len);
+    }));
+    scene.judge("offset", &["is damaged"]);
+    scene.restore("offset");
+    scene.finish();
+}
+
+/// The largest epoch there is: nothing could be newer. It is refused, or what is published after it is
+/// seen all the same.
+#[test]
+fn an_epoch_that_leaves_no_room() {
+    let scene = Scene::new();
+    let mut last = head();
+    last.epoch = Epoch(i64::MAX as u64);
+    let mut want = scene.want.clone();
+    want[..SECRET.len()].copy_from_slice(SECRET);
+    scene.forge_batch(&inline(SECRET, last));
+    let seen = scene.read();
+    // By an encoder with right checksums, in Alice's own file: these bytes may be seen.
+    if let Ok(seen) = &seen {
+        assert!(*seen == want || *seen == scene.want, "other bytes");
+    }
+    let path = scene.b.path("alices");
+    let wrote = as_user(ALICE, &[], || {
+        let file = File::options().write(true).open(&path)?;
+        sys::write_all_at(&file, b"newest", 0)?;
+        file.sync_all()
+    });
+    if wrote.is_ok() {
+        for bay in [&scene.a, &scene.b] {
+            let path = bay.path("alices");
+            let got = as_user(ALICE, &[], || get(path));
+            assert!(got.starts_with(b"newest"), "what was synced is lost");
+        }
+    }
+    fs::remove_file(scene.layout_path()).expect("remove");
+    scene.stamp();
+    scene.read().expect("read after the forgery is gone");
+    scene.b.status();
+    put(scene.b.path("other"), b"fine");
+    let Scene { mut a, mut b, .. } = scene;
+    a.kill();
+    b.kill();
+}
+
+/// Layouts under other names than their own: of another file, another node, another generation; and
+/// things that are no files at all.
+#[test]
+fn layouts_that_lie_elsewhere() {
+    let scene = Scene::new();
+    let own = scene.layout();
+    let batch = inline(SECRET, head());
+    let others = [
+        LayoutId {
+            file: FileId {
+                ino: own.file.ino + 1,
+                ..own.file
+            },
+            ..own
+        },
+        LayoutId {
+            node: NodeId(own.node.0 ^ 1),
+            ..own
+        },
+        LayoutId {
+            generation: own.generation + 1,
+            ..own
+        },
+    ];
+    for id in others {
+        let mut bytes = id.header().to_vec();
+        bytes.extend(batch.encode(&id).expect("encode"));
+        scene.forge(&bytes);
+        scene.judge("another's layout", &["is damaged", "should be"]);
+        scene.restore("another's layout");
+        // Its batch behind the right header.
+        let mut bytes = own.header().to_vec();
+        bytes.extend(batch.encode(&id).expect("encode"));
+        scene.forge(&bytes);
+        scene.judge("another's batch", &["is damaged"]);
+        scene.restore("another's batch");
+    }
+    let at = scene.layout_path();
+    let outside = scene.a.root().join("layout");
+    let mut bytes = own.header().to_vec();
+    bytes.extend(batch.encode(&own).expect("encode"));
+    put(&outside, &bytes);
+    for (what, make) in [
+        (
+            "a link",
+            (|p, o| symlink(o, p).expect("symlink")) as fn(&Path, &Path),
+        ),
+        ("a second name", |p, o| fs::hard_link(o, p).expect("link")),
+        ("a FIFO", |p, _| fifo(p)),
+        ("a device", |p, _| device(p)),
+        ("a directory", |p, _| fs::create_dir(p).expect("mkdir")),
+        ("Bob's", |p, o| {
+            fs::copy(o, p).expect("copy");
+            chown(p, Some(BOB), Some(BOB)).expect("chown");
+        }),
+    ] {
+        make(&at, &outside);
+        scene.stamp();
+        scene.judge(what, &["shared directory"]);
+        assert_eq!(get(&outside), bytes, "{what}: it was written to");
+        scene.restore(what);
+    }
+    scene.finish();
+}
+
+/// Torn at any byte a layout is one that is being appended to, or died so: what it had before counts. With
+/// any bit flipped it is refused, or nothing of it counts.
+#[test]
+fn layouts_that_are_torn_or_flipped() {
+    let scene = Scene::new();
+    let id = scene.layout();
+    let mut whole = id.header().to_vec();
+    whole.extend(inline(SECRET, head()).encode(&id).expect("encode"));
+    for len in [0, 1, 47, 48, 49, 60, 100, whole.len() - 1] {
+        let what = format!("torn at {len}");
+        scene.forge(&whole[..len]);
+        scene.judge(&what, &[]);
+    }
+    let mut rng = forebay_tests::rng::Rng::new(7);
+    for bit in [0, 70, 130, 400, 500, 700]
+        .into_iter()
+        .chain((0..6).map(|_| rng.below(8 * whole.len() as u64)))
+    {
+        let mut bytes = whole.clone();
+        bytes[bit as usize / 8] ^= 1 << (bit % 8);
+        scene.forge(&bytes);
+        scene.judge(&format!("bit {bit} flipped"), &["is damaged"]);
+    }
+    scene.restore("torn and flipped layouts");
+    scene.finish();
+}
+
+/// Plans and bases that are not what their names say.
+#[test]
+fn forged_plans_and_bases() {
+    let scene = Scene::new();
+    let id = scene.id;
+    let other = FileId {
+        ino: id.ino + 1,
+        ..id
+    };
+    let covered = Covered([((scene.node, 1), 1 << 40)].into());
+    let plan = |term| Plan {
+        term,
+        covered: covered.clone(),
+        unit: 1 << 20,
+        domains: 1,
+        size: 1,
+        mtime: Timestamp(0),
+        epoch: Epoch(NEWER),
+        limit: u64::MAX,
+    };
+    let base = |term| Base {
+        term,
+        covered: covered.clone(),
+        epoch: Epoch(NEWER),
+    };
+    let term = 1u64 << 40;
+    let flipped = |mut bytes: Vec<u8>| {
+        bytes[40] ^= 1;
+        bytes
+    };
+    let zero_unit = Plan {
+        unit: 0,
+        ..plan(term)
+    };
+    let many = Plan {
+        domains: u32::MAX,
+        ..plan(term)
+    };
+    let huge = |mut bytes: Vec<u8>| {
+        let at = bytes.len() - 24;
+        set_u32(&mut bytes, at, u32::MAX);
+        let crc = layout_index::checksum::crc32c(&bytes[..8]);
+        let crc = layout_index::checksum::append(crc, &bytes[12..]);
+        set_u32(&mut bytes, 8, crc);
+        bytes
+    };
+    let cases = [
+        ("an empty plan", 'p', Vec::new()),
+        ("another file's plan", 'p', plan(term).encode(other)),
+        ("a base as a plan", 'p', base(term).encode(id)),
+        ("a flipped plan", 'p', flipped(plan(term).encode(id))),
+        ("a plan without units", 'p', zero_unit.encode(id)),
+        ("a plan with too many domains", 'p', many.encode(id)),
+        (
+            "a plan of too many layouts",
+            'p',
+            huge(plan(term).encode(id)),
+        ),
+        ("an empty base", 'b', Vec::new()),
+        ("another file's base", 'b', base(term).encode(other)),
+        ("a plan as a base", 'b', plan(term).encode(id)),
+        ("a flipped base", 'b', flipped(base(term).encode(id))),
+        (
+            "a base of too many layouts",
+            'b',
+            huge(base(term).encode(id)),
+        ),
+    ];
+    for (what, kind, bytes) in cases {
+        let path = scene.dir.join(format!("{kind}.{term:x}"));
+        put(&path, bytes);
+        scene.stamp();
+        scene.judge(what, &["is damaged"]);
+        fs::remove_file(&path).expect("remove");
+        scene.restore(what);
+    }
+    for (kind, make) in [('p', fifo as fn(&Path)), ('b', fifo), ('b', device)] {
+        let path = scene.dir.join(format!("{kind}.{term:x}"));
+        make(&path);
+        scene.stamp();
+        scene.judge("a FIFO or device", &["not a regular file with one name"]);
+        fs::remove_file(&path).expect("remove");
+        scene.restore("a FIFO or device");
+    }
+    scene.finish();
+}

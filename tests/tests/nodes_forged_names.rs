@@ -1,0 +1,380 @@
+//! Hostile names in the shared directory, directories that are links, promises of nodes that nobody knows;
+//! and what a user who is not root can do about any of it.
+//!
+//! As in `nodes_forged.rs`: nothing outside is read or written, nobody hangs, and the log says why.
+
+mod nodes_forge;
+mod nodes_pair;
+
+use forebay_tests::bay::{Drain, get, put, text};
+use forebay_tests::sys::{self, errno};
+use forebay_tests::users::{ALICE, BOB, as_user};
+use nodes_forge::{SECRET, Scene, census, fifo};
+use nodes_pair::{Shared, list, logged, name_of, until};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+/// What links lead to: a directory outside, with something in it.
+fn trap(scene: &Scene) -> PathBuf {
+    let trap = scene.a.root().join("trap");
+    fs::create_dir(&trap).expect("mkdir");
+    put(trap.join("sentinel"), SECRET);
+    trap
+}
+
+/// Puts `make`'s thing where a directory is, judges, and puts the directory back.
+fn in_place_of(scene: &Scene, dir: &Path, what: &str, make: impl Fn(&Path)) {
+    let aside = dir.with_file_name("aside");
+    fs::rename(dir, &aside).expect("move aside");
+    make(dir);
+    scene.judge(what, &[]);
+    match fs::symlink_metadata(dir) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(dir).expect("remove"),
+        Ok(_) => fs::remove_file(dir).expect("remove"),
+        Err(_) => {}
+    }
+    fs::rename(&aside, dir).expect("put it back");
+}
+
+/// A link, a file, a FIFO or somebody else's directory in place of the directory of a file.
+#[test]
+fn the_directory_of_a_file_is_something_else() {
+    let scene = Scene::new();
+    let trap = trap(&scene);
+    let before = census(&trap);
+    let dir = scene.dir.clone();
+    in_place_of(&scene, &dir, "a link", |p| {
+        symlink(&trap, p).expect("symlink")
+    });
+    in_place_of(&scene, &dir, "a file", |p| put(p, b"a file"));
+    in_place_of(&scene, &dir, "a FIFO", fifo);
+    in_place_of(&scene, &dir, "Bob's directory", |p| {
+        fs::create_dir(p).expect("mkdir");
+        chown(p, Some(BOB), Some(BOB)).expect("chown");
+    });
+    in_place_of(&scene, &dir, "everybody's directory", |p| {
+        fs::create_dir(p).expect("mkdir");
+        fs::set_permissions(p, fs::Permissions::from_mode(0o777)).expect("chmod");
+    });
+    assert_eq!(census(&trap), before, "something got out");
+    for says in ["a file or a link stands where", "is not the daemon's alone"] {
+        assert!(logged(&scene.b, &[says]).is_some(), "the log: {says}");
+    }
+    scene.stamp();
+    assert_eq!(scene.read().expect("read"), scene.want);
+    scene.finish();
+}
+
+/// The same of the directories above, while daemons run and when one starts.
+#[test]
+fn a_directory_above_is_a_link() {
+    let scene = Scene::new();
+    let trap = trap(&scene);
+    let before = census(&trap);
+    let commons = scene.shared.commons();
+    let own_notes = commons.join("notes").join(scene.shared.id_of("b"));
+    for dir in [
+        own_notes,
+        commons.join("notes"),
+        commons.join("nodes"),
+        scene.dir.parent().expect("a group").to_owned(),
+        commons.join("files"),
+        commons.join("subfiles"),
+        commons.clone(),
+    ] {
+        let what = format!("a link at {}", dir.display());
+        let aside = dir.with_file_name("aside");
+        let Ok(()) = fs::rename(&dir, &aside) else {
+            continue;
+        };
+        symlink(&trap, &dir).expect("symlink");
+        scene.judge(&what, &[]);
+        // One that starts now.
+        let mut late = scene.shared.node("late", Drain::Never);
+        late.allow_log("shared directory").allow_log("directory");
+        let mut command = late.mount_command();
+        let child = command.arg("--foreground").spawn().expect("start forebay");
+        let ended = wait_for_end_or_mount(child, late.mnt());
+        assert_ne!(ended, Some(0), "{what}: it ended well without a mount");
+        sys::detach(late.mnt()).expect("detach");
+        fs::remove_file(&dir).expect("remove");
+        fs::rename(&aside, &dir).expect("put it back");
+        assert_eq!(census(&trap), before, "{what}: something got out");
+    }
+    scene.stamp();
+    assert_eq!(scene.read().expect("read"), scene.want);
+    let Scene { mut a, mut b, .. } = scene;
+    a.kill();
+    b.kill();
+}
+
+/// The exit code, or `None` when it has mounted: then it is ended.
+fn wait_for_end_or_mount(mut child: std::process::Child, mnt: &Path) -> Option<i32> {
+    forebay_tests::wait_until("it ends or mounts", forebay_tests::wait::LONG, || {
+        if let Some(status) = child.try_wait().expect("ask after the daemon") {
+            return Some(status.code());
+        }
+        if sys::is_mounted(mnt) {
+            child.kill().expect("kill");
+            sys::force_detach(mnt).expect("detach");
+            child.wait().expect("wait");
+            return Some(None);
+        }
+        None
+    })
+}
+
+/// A promise of a node that nobody knows: whoever opens the file is told, within the timeout, and
+/// nothing else is held up.
+#[test]
+fn promises_of_unknown_nodes() {
+    let scene = Scene::new();
+    for (name, text) in [
+        ("i.0123456789abcdef.00000001.0", "0123456789abcdef.00000001"),
+        ("i.ffffffffffffffff.ffffffff.ffffffffffffffff", "x"),
+        ("i.0000000000000000.00000000.0", "../../../../etc/passwd"),
+    ] {
+        let at = scene.dir.join(name);
+        symlink(text, &at).expect("symlink");
+        scene.stamp();
+        let e = scene.read().expect_err("nobody keeps that promise");
+        assert_ne!(e.raw_os_error(), Some(libc::ENOENT), "the file is there");
+        let id = name.split('.').nth(1).expect("an id");
+        until("the log names the node", || {
+            logged(&scene.b, &[id]).is_some()
+        });
+        scene.judge(name, &[]);
+        fs::remove_file(&at).expect("remove");
+        scene.restore(name);
+    }
+    scene.finish();
+}
+
+/// A promise of a node whose record is damaged, or whose directory for notes is a link.
+#[test]
+fn promises_of_damaged_nodes() {
+    let scene = Scene::new();
+    let trap = trap(&scene);
+    let before = census(&trap);
+    let commons = scene.shared.commons();
+    let id = "0123456789abcdef";
+    let intent = scene.dir.join(format!("i.{id}.00000001.0"));
+    symlink("x", &intent).expect("symlink");
+    symlink(&trap, commons.join("notes").join(id)).expect("symlink");
+    let record = commons.join("nodes").join(id);
+    for bytes in [
+        &b""[..],
+        b"\xff\xfe",
+        b"version = 1\nname = \"x\\u001b[2J\"\nrun = \"1\"\nlease_ms = 1000\n",
+        b"version = 1\nname = \"x\"\nrun = \"00000001\"\nlease_ms = 18446744073709551615\n",
+    ] {
+        put(&record, bytes);
+        scene.stamp();
+        scene.judge("a damaged record", &[]);
+        assert!(scene.read().is_err(), "nobody keeps that promise");
+    }
+    fs::remove_file(&record).expect("remove");
+    symlink(scene.secret.as_path(), &record).expect("symlink");
+    scene.judge("a record that is a link", &[]);
+    assert_eq!(census(&trap), before, "something got out");
+    for left in [record, intent, commons.join("notes").join(id)] {
+        fs::remove_file(left).expect("remove");
+    }
+    scene.restore("a damaged node");
+    assert!(!scene.b.log().contains("\u{1b}[2J"), "the log of b");
+    scene.finish();
+}
+
+/// Names that no node gives: they stay, and nothing else does.
+#[test]
+fn strange_names_are_left_alone() {
+    let scene = Scene::new();
+    let commons = scene.shared.commons();
+    let own_notes = commons.join("notes").join(scene.shared.id_of("b"));
+    let long = "l.".to_owned() + &"0".repeat(253);
+    let names: Vec<&[u8]> = vec![
+        b"\xff\xfe\xfd",
+        b"new\nline",
+        b"\x1b[31mred",
+        b"l.0.0",
+        b"l.0123456789abcdef.00000001",
+        b"l.0123456789ABCDEF.1",
+        b"c.",
+        b"c.zz",
+        b"c.1",
+        b"x.1",
+        b"d.1.1",
+        b"f.1.1.1.1.1",
+        b"b.0x1",
+        b"i.1.2.3",
+        b"t.0123456789abcdef.zz",
+        b"...",
+        b" ",
+        long.as_bytes(),
+    ];
+    for dir in [
+        &scene.dir,
+        &own_notes,
+        &commons.join("nodes"),
+        &commons.join("files"),
+    ] {
+        for name in &names {
+            put(dir.join(OsStr::from_bytes(name)), b"strange");
+        }
+        scene.stamp();
+        scene.judge("strange names", &[]);
+        for name in &names {
+            let path = dir.join(OsStr::from_bytes(name));
+            assert_eq!(get(&path), b"strange", "{}", path.display());
+        }
+    }
+    // They are there when nodes come and go, and when a file is drained.
+    scene.b.drain();
+    for dir in [
+        &scene.dir,
+        &own_notes,
+        &commons.join("nodes"),
+        &commons.join("files"),
+    ] {
+        for name in &names {
+            let path = dir.join(OsStr::from_bytes(name));
+            assert_eq!(get(&path), b"strange", "{}", path.display());
+            fs::remove_file(path).expect("remove");
+        }
+    }
+    scene.finish();
+}
+
+/// Terms and domains that cannot be: the largest number, things that are no links.
+#[test]
+fn terms_that_cannot_be() {
+    let scene = Scene::new();
+    let live = format!("{}.00000000", scene.node);
+    let cases: [(&str, &dyn Fn(&Path)); 4] = [
+        ("c.ffffffffffffffff", &|p| {
+            symlink(&live, p).expect("symlink")
+        }),
+        ("c.7", &|p| put(p, b"a file")),
+        ("c.8", &fifo),
+        ("c.9", &|p| symlink("nobody", p).expect("symlink")),
+    ];
+    for (name, make) in cases {
+        let path = scene.dir.join(name);
+        make(&path);
+        scene.stamp();
+        scene.judge(name, &[]);
+        if fs::symlink_metadata(&path).is_ok() {
+            fs::remove_file(&path).expect("remove");
+        }
+        scene.stamp();
+        assert_eq!(scene.read().expect("read"), scene.want, "after {name}");
+    }
+    scene.finish();
+}
+
+/// Somebody who is not root sees nothing of the shared directory through the mount, cannot get into it
+/// below, and what he makes of the same names in his own directories means nothing.
+#[test]
+fn other_users_get_nothing_by_it() {
+    let scene = Scene::new();
+    let below = scene.shared.commons();
+    for mnt in [scene.a.mnt(), scene.b.mnt()] {
+        as_user(BOB, &[], || {
+            let names: Vec<String> = list(mnt).iter().map(|p| name_of(p)).collect();
+            assert!(!names.contains(&".forebay".to_owned()), "{names:?}");
+            let inside = mnt.join(".forebay");
+            assert_eq!(errno(fs::metadata(&inside), "stat"), libc::ENOENT);
+            assert!(fs::create_dir(&inside).is_err(), "mkdir .forebay");
+            assert!(symlink("x", &inside).is_err(), "symlink .forebay");
+            assert!(File::create(inside.join("x")).is_err());
+            let moved = fs::rename(mnt, &inside);
+            assert!(moved.is_err(), "rename to .forebay");
+        });
+    }
+    as_user(BOB, &[], || {
+        assert_eq!(errno(fs::read_dir(&below), "list"), libc::EACCES);
+        for at in [
+            below.join("files/x"),
+            below.join("notes/x"),
+            below.join("subfiles/x"),
+        ] {
+            assert_eq!(errno(File::create(&at), "create"), libc::EACCES);
+        }
+        let moved = fs::rename(&below, below.with_file_name("moved"));
+        // The backing of this test is open to all, and has no sticky bit: then the name can be taken away,
+        // which the daemons notice. What is in it stays closed.
+        if moved.is_ok() {
+            fs::rename(below.with_file_name("moved"), &below).expect("put it back");
+        }
+        // His own tree of the same shape.
+        let own = scene.shared.backing().join("bobs-own");
+        fs::create_dir(&own).expect("mkdir");
+        let fid = scene.dir.strip_prefix(&below).expect("below");
+        fs::create_dir_all(own.join(".forebay").join(fid)).expect("mkdir");
+        put(
+            own.join(".forebay")
+                .join(fid)
+                .join("i.0123456789abcdef.00000001.0"),
+            b"",
+        );
+    });
+    assert_eq!(scene.read().expect("read"), scene.want);
+    let path = scene.b.path("alices");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    as_user(BOB, &[], || {
+        assert_eq!(errno(File::open(&path), "open"), libc::EACCES);
+    });
+    // A forged note, in the only way a user could: he cannot, and the daemon's own is taken.
+    scene.judge("in the end", &[]);
+    scene.finish();
+}
+
+/// Whoever may write to the backing's root can be there first. A daemon trusts nothing that is not its
+/// own, and says so.
+#[test]
+fn a_shared_directory_that_somebody_else_made_first() {
+    for kind in ["Bob's", "a link", "open to all"] {
+        let shared = Shared::plain();
+        let at = shared.commons();
+        let trap = shared.backing().join("trap");
+        as_user(BOB, &[], || {
+            fs::create_dir(&trap).expect("mkdir");
+            match kind {
+                "a link" => symlink(&trap, &at).expect("symlink"),
+                _ => fs::create_dir(&at).expect("mkdir"),
+            }
+        });
+        if kind == "open to all" {
+            chown(&at, Some(0), Some(0)).expect("chown");
+            fs::set_permissions(&at, fs::Permissions::from_mode(0o777)).expect("chmod");
+        }
+        let bay = shared.node("n", Drain::Never);
+        let out = bay.mount_command().arg("--foreground").output();
+        let out = out.expect("start forebay");
+        assert!(!out.status.success(), "{kind}: it went through");
+        let said = text(&out);
+        assert!(said.contains(".forebay"), "{kind}: {said}");
+        assert!(!sys::is_mounted(bay.mnt()), "{kind}");
+        assert_eq!(list(&trap), Vec::<PathBuf>::new(), "{kind}");
+    }
+}
+
+/// Alice's file stays hers while its bytes are on their way through subfiles: nobody else can read those.
+#[test]
+fn subfiles_are_not_for_others() {
+    let scene = Scene::new();
+    let large = vec![7u8; 3 << 20];
+    let path = scene.a.path("large");
+    as_user(ALICE, &[], || put(&path, &large));
+    let subfiles = scene.shared.subfiles();
+    assert!(!subfiles.is_empty(), "published in subfiles");
+    as_user(BOB, &[], || {
+        for path in &subfiles {
+            assert_eq!(errno(File::open(path), "open"), libc::EACCES);
+        }
+    });
+    scene.finish();
+}

@@ -1,0 +1,204 @@
+//! Two nodes over one backing, and what a test sees of them in the shared directory.
+//!
+//! The shared directory is looked at by its names only, as `docs/decisions/0008-many-nodes.md` has
+//! them: a test that waits for "somebody has taken the term" waits for the link.
+
+// Each test file is a crate of its own and uses its part of this.
+#![allow(dead_code)]
+
+use forebay_tests::bay::{Bay, Drain};
+use forebay_tests::wait::{LONG, wait_until};
+use forebay_tests::{daemon_log, prereq};
+use pfs_sim::{Builder, Sim};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub const MIB: usize = 1 << 20;
+
+/// A test of this kind may take as long as this before its mounts are taken away.
+pub const LIMIT: Duration = Duration::from_secs(240);
+
+/// A directory that all nodes have as their backing. It outlives them.
+pub struct Shared {
+    sim: Option<Sim>,
+    dir: TempDir,
+}
+
+impl Shared {
+    /// On the disk of the temporary directory.
+    pub fn plain() -> Shared {
+        let dir = tempfile::Builder::new()
+            .prefix("forebay-backing-")
+            .tempdir();
+        let dir = dir.expect("make a backing");
+        fs::create_dir(dir.path().join("pfs")).expect("make a backing");
+        let shared = Shared { sim: None, dir };
+        shared.open_to_all();
+        shared
+    }
+
+    /// A simulated parallel file system. Both nodes are one client of it.
+    pub fn simulated(builder: Builder) -> Shared {
+        prereq::mounting();
+        let mut shared = Shared::plain();
+        let sim = builder
+            .latency("0")
+            .lock_cost("0")
+            .program(prereq::helper("pfs-sim"))
+            .start(&[shared.backing()]);
+        shared.sim = Some(sim.expect("start pfs-sim"));
+        shared.open_to_all();
+        shared
+    }
+
+    fn open_to_all(&self) {
+        for dir in [self.dir.path(), &self.backing()] {
+            let all = fs::Permissions::from_mode(0o777);
+            fs::set_permissions(dir, all).expect("open the backing to all");
+        }
+    }
+
+    pub fn backing(&self) -> PathBuf {
+        self.dir.path().join("pfs")
+    }
+
+    pub fn sim(&self) -> &Sim {
+        self.sim.as_ref().expect("the backing is simulated")
+    }
+
+    /// Bytes that the simulated file system has taken.
+    pub fn written(&self) -> u64 {
+        let counters = self.sim().counters().expect("read the counters");
+        counters.total.bytes_written
+    }
+
+    /// Requests to any OST of the simulated file system.
+    pub fn requests(&self) -> u64 {
+        let counters = self.sim().counters().expect("read the counters");
+        counters.total.requests
+    }
+
+    /// A node that is not started yet. Its lease is short, and it trusts no cached attribute.
+    pub fn node(&self, name: &str, drain: Drain) -> Bay {
+        let mut bay = Bay::with_limit(drain, LIMIT);
+        bay.set_backing(&self.backing())
+            .set("node", name)
+            .set("lease", "1s")
+            .set("visibility-timeout", "60s")
+            .set("attr-timeout", "0s");
+        bay
+    }
+
+    /// The canonical file.
+    pub fn canonical(&self, name: &str) -> PathBuf {
+        self.backing().join(name)
+    }
+
+    pub fn commons(&self) -> PathBuf {
+        self.backing().join(".forebay")
+    }
+
+    /// The directories that files have in the shared directory.
+    pub fn file_dirs(&self) -> Vec<PathBuf> {
+        let groups = list(&self.commons().join("files"));
+        groups.iter().flat_map(|group| list(group)).collect()
+    }
+
+    /// The directory of the only file that has one.
+    pub fn file_dir(&self) -> PathBuf {
+        let dirs = self.file_dirs();
+        assert_eq!(dirs.len(), 1, "one file with a directory: {dirs:?}");
+        dirs.into_iter().next().expect("one")
+    }
+
+    /// All names in files' directories that begin with this letter.
+    pub fn names(&self, kind: char) -> Vec<String> {
+        let dirs = self.file_dirs();
+        let all = dirs.iter().flat_map(|dir| list(dir));
+        all.map(|path| name_of(&path))
+            .filter(|name| name.starts_with(kind) && name[1..].starts_with('.'))
+            .collect()
+    }
+
+    /// Who made the links of this kind that there are, by id.
+    pub fn made_by(&self, kind: char) -> Vec<String> {
+        let dirs = self.file_dirs();
+        let all = dirs.iter().flat_map(|dir| list(dir));
+        all.filter(|path| name_of(path).starts_with(&format!("{kind}.")))
+            .filter_map(|path| fs::read_link(path).ok())
+            .filter_map(|text| Some(text.to_str()?.split('.').next()?.to_owned()))
+            .collect()
+    }
+
+    /// The id of a node that has joined.
+    pub fn id_of(&self, name: &str) -> String {
+        let named = format!("name = {name:?}");
+        let records = list(&self.commons().join("nodes"));
+        let is = |path: &&PathBuf| {
+            fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line == named))
+        };
+        let record = records.iter().find(is);
+        name_of(record.unwrap_or_else(|| panic!("no node {name} has joined: {records:?}")))
+    }
+
+    /// The subfiles that are there, of all nodes.
+    pub fn subfiles(&self) -> Vec<PathBuf> {
+        let all = list(&self.commons().join("subfiles"));
+        all.into_iter().filter(|path| path.is_file()).collect()
+    }
+}
+
+/// What is in a directory; nothing if it is not there.
+pub fn list(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    // Names come and go while they are listed.
+    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+pub fn name_of(path: &Path) -> String {
+    let name = path.file_name().expect("it has a name");
+    name.to_string_lossy().into_owned()
+}
+
+/// Waits for something, and says how long at most.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    wait_until(what, LONG, || is_so().then_some(()));
+}
+
+/// Waits until the daemon's log has a line with all of these words.
+pub fn until_logged(bay: &Bay, words: &[&str]) -> String {
+    wait_until(&format!("the log says {words:?}"), LONG, || {
+        logged(bay, words)
+    })
+}
+
+pub fn logged(bay: &Bay, words: &[&str]) -> Option<String> {
+    let log = daemon_log::read(&bay.log_file());
+    let mut lines = log.lines();
+    let line = lines.find(|line| words.iter().all(|word| line.contains(word)));
+    line.map(str::to_owned)
+}
+
+/// Not scoped: what hangs must not keep the rest from being taken down.
+pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (done, result) = channel();
+    std::thread::spawn(move || {
+        if done.send(run()).is_err() {
+            eprintln!("it ended after the test");
+        }
+    });
+    result
+}
+
+pub fn in_time<T>(what: &str, result: Receiver<T>) -> T {
+    let result = result.recv_timeout(LONG);
+    result.unwrap_or_else(|e| panic!("{what} hangs, or failed: {e}"))
+}
