@@ -182,7 +182,11 @@ impl Overlay {
     }
 
     /// What is published lies over the canonical file, so a change begins a dirty life over that.
-    pub(super) fn begin_over_published(&self, inode: &Inode, exclusive: &Exclusive<'_>) -> Result<()> {
+    pub(super) fn begin_over_published(
+        &self,
+        inode: &Inode,
+        exclusive: &Exclusive<'_>,
+    ) -> Result<()> {
         if exclusive.is_clean() && !exclusive.file().is_settled() {
             self.inodes.keep_while(&inode.id, || true);
             exclusive.begin(self.introduce(inode, inode.fd(), exclusive.file())?)?;

@@ -41,6 +41,12 @@ impl Overlay {
         (!path.is_empty()).then(|| PathBuf::from(OsString::from_vec(path)))
     }
 
+    /// The file with this node number, if the kernel knows it.
+    pub fn id_of(&self, node: u64) -> Option<FileId> {
+        let inode = self.inodes.get(node)?;
+        inode.is_file().then_some(inode.id)
+    }
+
     pub fn open_handles(&self) -> usize {
         self.handles.len() + self.dirs.len()
     }

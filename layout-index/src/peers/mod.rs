@@ -170,6 +170,26 @@ impl Peers {
         Ok(())
     }
 
+    /// What this node has published of the file and the canonical file does not have.
+    pub fn published_bytes(&self, file: &File) -> u64 {
+        file.published_view().bytes_of(self.me())
+    }
+
+    /// The same without what was published again since, by this node or another; looks at every
+    /// piece.
+    pub fn count_published(&self, file: &File) -> u64 {
+        let view = file.published_view();
+        let said = view.bytes_of(self.me());
+        if said == 0 {
+            return 0;
+        }
+        let pieces = view.pieces(crate::types::ByteRange::ALL);
+        let data = pieces
+            .iter()
+            .filter(|p| !matches!(p.source, crate::layout::ViewSource::Zero));
+        said.min(data.map(|p| p.range.len()).sum())
+    }
+
     /// Something was announced and is not published.
     pub fn owes(&self, file: &File) -> bool {
         !file.seen().intents.is_empty()
@@ -219,6 +239,14 @@ impl File {
     /// The canonical file is the whole truth, as far as this node has looked.
     pub fn is_settled(&self) -> bool {
         self.is_clean() && self.seen().view.is_empty()
+    }
+
+    /// Whose file it is, as far as is known.
+    pub fn owner(&self) -> u32 {
+        match self.intro() {
+            Some(intro) => intro.uid,
+            None => self.seen().canonical.uid,
+        }
     }
 
     /// The subfile that bytes of the view are in.
