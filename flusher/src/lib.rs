@@ -234,13 +234,9 @@ impl Flusher {
         }
     }
 
-    /// Files that the drain has something to do with, and what this node has published of each and
-    /// not drained.
-    pub fn files(&self) -> Vec<(Arc<File>, u64)> {
-        let together = self.shared.together.as_ref();
-        let published = |file: &File| together.map_or(0, |t| t.peers.count_published(file));
-        let files = self.shared.dirty_files().into_iter();
-        files.map(|file| (file.clone(), published(&file))).collect()
+    /// Files that the drain has something to do with.
+    pub fn files(&self) -> Vec<Arc<File>> {
+        self.shared.dirty_files()
     }
 
     /// Somebody wants this file complete: what other nodes have published of it is drained as well.

@@ -233,6 +233,8 @@ impl Job {
             return Ok(());
         };
         match self.write_domain(plan, covered, domain) {
+            // A mark that comes late would let the next round begin beside the next try.
+            Ok(()) if !commons.does(id, plan.term, domain) => Err(lapsed(&self.name)),
             Ok(()) => commons
                 .domain_done(id, plan.term, domain)
                 .map_err(|e| self.directory(&e)),

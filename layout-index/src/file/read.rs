@@ -200,13 +200,32 @@ impl File {
         })
     }
 
-    /// Bytes that the canonical file does not have, counted extent by extent. The
+    /// Bytes that the canonical file does not have, whoever wrote them, counted extent by extent. The
     /// books ([`File::stat`]) may count too many until the next merge. Zero when clean.
     pub fn count_undrained(&self) -> Result<u64> {
-        match self.count_layers() {
+        let counted = match self.published_view().is_empty() {
+            true => self.count_layers(),
+            false => self.count_planned(),
+        };
+        match counted {
             Err(StoreError::Clean) => Ok(0),
             other => other,
         }
+    }
+
+    fn count_planned(&self) -> Result<u64> {
+        let size = self.shown().map_or(0, |shown| shown.size);
+        let mut sum = 0;
+        let mut at = 0;
+        while at < size {
+            let end = size.min(at.saturating_add(WINDOW));
+            let plan = self.plan(ByteRange::new(at, end))?;
+            let elsewhere = |s: &Source| !matches!(s, Source::Zero | Source::Canonical);
+            let pieces = plan.pieces.iter().filter(|p| elsewhere(&p.source));
+            sum += pieces.map(|p| p.range.len()).sum::<u64>();
+            at = end;
+        }
+        Ok(sum)
     }
 
     fn count_layers(&self) -> Result<u64> {

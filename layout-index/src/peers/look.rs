@@ -1,6 +1,6 @@
 //! Refreshing: one look at a stamp, and if it changed, everything that changed.
 
-use super::{AskCanonical, Peers, Seen, failed};
+use super::{AskCanonical, Canonical, Peers, Seen, failed};
 use crate::commons::{Intent, Listing, Stamp};
 use crate::error::{Result, StoreError};
 use crate::file::{File, Intro};
@@ -100,16 +100,12 @@ impl Peers {
     }
 
     fn rebase(&self, file: &File, ask: AskCanonical<'_>) -> Result<()> {
-        let canonical = ask().map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOENT) => StoreError::Gone(file.id()),
-            _ => failed("asking the size of", file, e),
-        })?;
-        let size = {
+        file.rebase(|| {
+            let canonical = asked(file, ask)?;
             let mut seen = file.seen();
             seen.canonical = canonical;
-            seen.view.size(canonical.size)
-        };
-        file.rebase(size)
+            Ok(seen.view.size(canonical.size))
+        })
     }
 
     /// A look at everything: the same stamp before and after. Gives the intents of others.
@@ -140,9 +136,16 @@ impl Peers {
             let me = self.me();
             let intents = listing.map_or(Vec::new(), |listing| listing.intents);
             let awaited: Vec<Intent> = intents.into_iter().filter(|i| i.owner.id != me).collect();
-            let owed = !view.is_empty() || !file.is_clean();
+            // After the base was read: the canonical file has at least what that says.
+            let canonical = match view.is_empty() {
+                true => None,
+                false => Some(asked(file, ask)?),
+            };
             {
                 let mut seen = file.seen();
+                if let Some(canonical) = canonical {
+                    seen.canonical = canonical;
+                }
                 if view.is_empty() {
                     seen.subfiles.clear();
                 }
@@ -151,9 +154,7 @@ impl Peers {
                 seen.looked = true;
                 seen.awaited = !awaited.is_empty();
             }
-            if owed {
-                self.rebase(file, ask)?;
-            }
+            self.rebase(file, ask)?;
             return Ok(awaited);
         }
         Err(failed(
@@ -283,6 +284,13 @@ impl Peers {
             }
         }
     }
+}
+
+fn asked(file: &File, ask: AskCanonical<'_>) -> Result<Canonical> {
+    ask().map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOENT) => StoreError::Gone(file.id()),
+        _ => failed("asking the size of", file, e),
+    })
 }
 
 fn damaged(file: &File, what: &'static str, why: impl ToString) -> StoreError {

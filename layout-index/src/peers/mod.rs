@@ -84,12 +84,21 @@ pub(crate) struct Seen {
     own: HashMap<u32, OwnLayout>,
     /// Of this node's last batch.
     own_epoch: Epoch,
+    /// A publication of this node is under way.
+    pub publishing: bool,
     /// Where the next batch goes.
     current: Option<u32>,
     intents: Vec<Intent>,
     subfiles: HashMap<String, Arc<Subfile>>,
     /// Of the last life.
     pub hint: Option<Intro>,
+}
+
+impl Seen {
+    /// Nothing is published that the canonical file does not have, nor about to be.
+    pub fn is_alone(&self) -> bool {
+        self.view.is_empty() && !self.publishing
+    }
 }
 
 /// A layout that this node writes.
@@ -173,21 +182,6 @@ impl Peers {
     /// What this node has published of the file and the canonical file does not have.
     pub fn published_bytes(&self, file: &File) -> u64 {
         file.published_view().bytes_of(self.me())
-    }
-
-    /// The same without what was published again since, by this node or another; looks at every
-    /// piece.
-    pub fn count_published(&self, file: &File) -> u64 {
-        let view = file.published_view();
-        let said = view.bytes_of(self.me());
-        if said == 0 {
-            return 0;
-        }
-        let pieces = view.pieces(crate::types::ByteRange::ALL);
-        let data = pieces
-            .iter()
-            .filter(|p| !matches!(p.source, crate::layout::ViewSource::Zero));
-        said.min(data.map(|p| p.range.len()).sum())
     }
 
     /// Something was announced and is not published.
