@@ -105,6 +105,10 @@ pub fn open_seen(
     };
     calls::note("stat");
     let meta = seen.metadata()?;
+    if meta.nlink() == 0 {
+        // It was removed between the two calls.
+        return Err(Errno::ENOENT.into());
+    }
     if !meta.is_file() || meta.nlink() != 1 {
         return Err(none_of_ours());
     }

@@ -269,7 +269,7 @@ impl Replay<'_> {
             Kind::Zero => life.zero(shared, range, record.arg == 1, record.seq, record.time),
             Kind::Mtime => life.set_mtime(record.time),
             Kind::Through => life.through(shared, range, record.seq, record.time),
-            Kind::Trimmed => life.trimmed(record.arg, record.offset),
+            Kind::Trimmed => life.trimmed(record.arg, record.offset, record.still_to_cut()),
             Kind::Unlinked => life.unlink(),
             Kind::Clean | Kind::Discard => {
                 drop(inner);

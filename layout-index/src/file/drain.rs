@@ -160,7 +160,7 @@ impl File {
             let mut inner = self.inner();
             self.shared.log.append_control(record)?;
             if let Some(life) = &mut inner.life {
-                life.trimmed(limit, 0);
+                life.trimmed(limit, 0, u64::MAX);
             }
         }
         self.shared.log.sync()

@@ -27,6 +27,9 @@ pub(crate) struct Life {
     /// Grows whenever bytes or a cut leave the life for the canonical file or a layout, and with
     /// every cut: tells who asked for the canonical file's size that it may be another by now.
     pub leaves: u64,
+    /// Truncates and zeroing since the last capture for publication: how many, and the lowest cut.
+    pub reshaped: u64,
+    pub cut_since: u64,
 }
 
 impl Life {
@@ -41,6 +44,8 @@ impl Life {
             generation: 0,
             freezes: 0,
             leaves: 0,
+            reshaped: 0,
+            cut_since: u64::MAX,
         }
     }
 
@@ -80,6 +85,7 @@ impl Life {
     pub fn truncate(&mut self, shared: &Shared, size: u64, seq: Seq, time: Timestamp) {
         if size < self.row.size {
             self.row.limit = self.row.limit.min(size);
+            self.cut_since = self.cut_since.min(size);
             self.hide(
                 shared,
                 ByteRange {
@@ -94,6 +100,7 @@ impl Life {
         self.row.grown = size;
         self.row.mtime = time;
         self.leaves += 1;
+        self.reshaped += 1;
         self.changed();
     }
 
@@ -124,6 +131,7 @@ impl Life {
             self.row.size = self.row.size.max(end);
             // Bytes that made the file this long may be among those that are zeros now.
             self.row.grown = self.row.grown.max(end);
+            self.reshaped += 1;
         }
         self.row.mtime = time;
         self.changed();
@@ -230,10 +238,11 @@ impl Life {
     }
 
     /// The canonical file was cut at `limit`, or the cut and the growth to `grown` were published;
-    /// a lower cut, or another growth, may have come since.
-    pub fn trimmed(&mut self, limit: u64, grown: u64) {
+    /// a lower cut, or another growth, may have come since. `since` is the lowest cut that came
+    /// after what was published, and is still to be done.
+    pub fn trimmed(&mut self, limit: u64, grown: u64, since: u64) {
         if self.row.limit == limit {
-            self.row.limit = u64::MAX;
+            self.row.limit = since;
         }
         if self.row.grown == grown {
             self.row.grown = 0;

@@ -86,8 +86,10 @@ impl File {
     fn capture_once(&self, from: u64, inline: u64) -> Result<Capture> {
         let _all = self.exclusive();
         let mut capture = {
-            let inner = self.inner();
-            let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
+            let mut inner = self.inner();
+            let life = inner.life.as_mut().ok_or(StoreError::Clean)?;
+            life.cut_since = u64::MAX;
+            life.reshaped = 0;
             Capture {
                 life: life.no,
                 upto: self.shared.upto_now(),
@@ -207,12 +209,16 @@ impl File {
         let Some(life) = inner.life.as_mut().filter(|life| life.no == no) else {
             return Ok(());
         };
+        // Equal numbers say nothing where the file was cut or grown again since.
+        let grown = if life.reshaped == 0 { grown } else { 0 };
+        let since = life.cut_since;
         self.shared.log.append_control(Record {
             offset: grown,
             arg: limit,
+            time: Timestamp(since.checked_add(1).unwrap_or(0)),
             ..Record::control(Kind::Trimmed, no)
         })?;
-        life.trimmed(limit, grown);
+        life.trimmed(limit, grown, since);
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub enum Kind {
     /// The range was written to the canonical file directly.
     Through = 7,
     /// The canonical file was cut at `arg` and synced, or that cut was published, and the growth
-    /// to `offset` with it.
+    /// to `offset` with it; `time` is one more than a cut that came since, or 0.
     Trimmed = 8,
     /// Everything is in the canonical file: the life ends.
     Clean = 9,
@@ -138,6 +138,11 @@ impl Record {
             len: self.payload.back + self.len as u32,
             crc: self.payload.crc,
         }
+    }
+
+    /// Of `Trimmed`: the cut that is left.
+    pub fn still_to_cut(&self) -> u64 {
+        self.time.0.checked_sub(1).unwrap_or(u64::MAX)
     }
 
     /// The extent that a write makes.
