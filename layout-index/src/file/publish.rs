@@ -242,27 +242,51 @@ impl File {
 
     /// Where the last unpublished byte ends. `None` without a life.
     fn reach(&self) -> Result<Option<u64>> {
-        let (no, memory, cold) = {
+        self.retry_moved(|| match self.reach_once() {
+            Err(StoreError::Clean) => Ok(None),
+            other => other.map(Some),
+        })
+    }
+
+    /// What lower layers have may be hidden by a cut or a publication in an upper one.
+    fn reach_once(&self) -> Result<u64> {
+        let last = |map: &crate::extent::ExtentMap| {
+            let counts = |(_, e): &(&u64, &Extent)| e.place != Place::Canonical;
+            map.iter().rev().find(counts).map_or(0, |(_, e)| e.end)
+        };
+        let (no, hot, frozen, lower) = {
             let inner = self.inner();
-            let Some(life) = &inner.life else {
-                return Ok(None);
-            };
-            let last = |map: &crate::extent::ExtentMap| {
-                let counts = |(_, e): &(&u64, &Extent)| e.place != Place::Canonical;
-                map.iter().rev().find(counts).map_or(0, |(_, e)| e.end)
-            };
+            let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
             let frozen = life.frozen.as_ref().map_or(0, |map| last(map));
-            (
-                life.no,
-                last(&life.hot).max(frozen),
-                life.has_lower_layers(),
-            )
+            (life.no, last(&life.hot), frozen, life.has_lower_layers())
         };
-        let cold = if cold {
-            self.shared.index.last_end(no)?
-        } else {
-            0
-        };
-        Ok(Some(memory.max(cold)))
+        if !lower {
+            return Ok(hot);
+        }
+        let cold = self.shared.index.last_end(no)?;
+        let mut end = self.uncovered(frozen.max(cold));
+        while end > hot {
+            let window = ByteRange {
+                start: end.saturating_sub(WINDOW).max(hot),
+                end,
+            };
+            let visible = self.visible(window)?;
+            let counts = |(_, e): &&(u64, Extent)| e.place != Place::Canonical;
+            if let Some((_, extent)) = visible.iter().rev().find(counts) {
+                return Ok(extent.end.min(end));
+            }
+            end = window.start;
+        }
+        Ok(hot)
+    }
+
+    /// `end`, or where the last marker begins that hides everything up to there.
+    fn uncovered(&self, end: u64) -> u64 {
+        let inner = self.inner();
+        let last = inner.life.as_ref().and_then(|l| l.hot.iter().next_back());
+        match last {
+            Some((start, e)) if e.place == Place::Canonical && e.end >= end => end.min(*start),
+            _ => end,
+        }
     }
 }

@@ -68,14 +68,14 @@ impl World {
                     let ended = workers[victim].is_finished();
                     (ended || steps[victim].load(Ordering::Acquire) >= after).then_some(())
                 });
-                cluster.bay_mut(victim).kill();
+                // Others may wait for what it has announced: it comes back at once.
+                cluster.restart(victim);
             }
             let ended = workers.into_iter().map(|w| w.join());
             ended.map(|e| e.unwrap_or(Err("panicked".into()))).collect()
         });
         if let Some(victim) = victim {
             self.note(id, victim, "killed meanwhile and started".into());
-            self.cluster.bay_mut(victim).start();
         }
         let mut open = None;
         for (node, share) in shares.into_iter().enumerate() {
@@ -172,11 +172,17 @@ struct Own {
 impl Own {
     fn run(mut self, path: &Path, count: u64, steps: &AtomicU64) -> Result<Share, String> {
         let opened = OpenOptions::new().read(true).write(true).open(path);
-        let file = opened.map_err(|e| format!("open: {e}"))?;
         let mut share = Share {
             done: Vec::new(),
             broken: None,
             closed: false,
+        };
+        let file = match opened {
+            Ok(file) => file,
+            Err(e) => {
+                share.broken = Some((Did::Sync, e));
+                return Ok(share);
+            }
         };
         for _ in 0..count {
             let did = self.next();
