@@ -183,6 +183,12 @@ impl Flusher {
             .set_rate(bytes_per_second, Instant::now());
     }
 
+    /// Files of which something that this node wrote is not in the canonical file: in the store, or
+    /// published.
+    pub fn undrained_files(&self) -> Vec<Arc<File>> {
+        self.shared.dirty_files()
+    }
+
     /// Asks for a drain now, whatever the policy. The request stands until the files are clean,
     /// also when the handle is dropped.
     pub fn drain(&self, selection: Selection) -> DrainHandle {

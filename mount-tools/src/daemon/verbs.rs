@@ -171,7 +171,7 @@ impl Node {
         if *target == Target::Mount && peer.is_privileged() {
             return Ok((Selection::All, 0));
         }
-        let mut files = self.dirty();
+        let mut files = self.flusher.undrained_files();
         match target {
             Target::Mount => {}
             Target::File(ino) => {
@@ -183,8 +183,9 @@ impl Node {
             Target::Directory(path) => {
                 let dir = path.to_path();
                 files.retain(|f| {
+                    // Where a file is that was published before this start is not always known.
                     let path = self.names.path_of(f.id());
-                    path.is_some_and(|path| is_below(&path, &dir))
+                    path.is_none_or(|path| is_below(&path, &dir))
                 });
             }
         }
@@ -299,7 +300,7 @@ impl Handler for Node {
 /// The user whose data it is: who owned the file when its first byte was absorbed. A file whose
 /// life has just ended belongs to nobody but root.
 fn owner(file: &File) -> u32 {
-    file.intro().map_or(0, |intro| intro.uid)
+    file.hint().uid
 }
 
 fn denied(message: &str) -> Refusal {

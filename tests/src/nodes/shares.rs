@@ -152,13 +152,17 @@ impl World {
         self.require(id, node, closed);
     }
 
-    /// The last of several changes that ran side by side dates the file: any of them, but the same
-    /// for all.
+    /// One of several changes that ran side by side dates the file, the same for all once every node
+    /// has waited for what the others have announced.
     fn agree_on_mtime(&mut self, id: usize, paths: &[std::path::PathBuf]) {
-        let dated = File::open(&paths[0]).and_then(|file| file.metadata());
-        let meta = self.require(id, 0, dated.map_err(|e| format!("stat: {e}")));
-        let dated = self.files[id].dated(sys::mtime(&meta), true);
-        self.require(id, 0, dated);
+        for (node, path) in paths.iter().enumerate().rev() {
+            let dated = File::open(path).and_then(|file| file.metadata());
+            let meta = self.require(id, node, dated.map_err(|e| format!("stat: {e}")));
+            if node == 0 {
+                let dated = self.files[id].dated(sys::mtime(&meta), true);
+                self.require(id, node, dated);
+            }
+        }
     }
 }
 
