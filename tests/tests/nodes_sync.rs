@@ -80,6 +80,31 @@ fn what_is_published_survives_its_node() {
     }
 }
 
+/// S2.7: what was published in subfiles stays there when its node was killed and has started again,
+/// until it is drained.
+#[test]
+fn subfiles_outlive_a_restart() {
+    let mut cluster = pair(Drain::Never, &[("close", "publish")]);
+    let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
+    put(cluster.bay(0).path("f"), &data);
+    cluster.restart(0);
+    // Whatever is not needed is removed with the next drain.
+    put(cluster.bay(0).path("g"), &data);
+    let out = cluster
+        .bay(0)
+        .run(["drain".as_ref(), cluster.bay(0).path("g").as_os_str()]);
+    assert!(matches!(out.status.code(), Some(0 | 3)));
+    wait_until("it is drained", LONG, || {
+        (get(cluster.canonical("g")) == data).then_some(())
+    });
+    for path in cluster.paths("f") {
+        assert_same(&path.display().to_string(), &get(&path), &data);
+    }
+    cluster.drain();
+    assert_same("canonical", &get(cluster.canonical("f")), &data);
+    cluster.finish();
+}
+
 /// S2.1: a truncation by name is seen by the next open elsewhere; S2.5: growing shows zeros.
 #[test]
 fn truncate_by_name() {

@@ -12,7 +12,7 @@ use crate::log::record::{Kind, Record};
 use crate::ranges::Ticket;
 use crate::shared::Gone;
 use crate::store::Event;
-use crate::types::{ByteRange, FileId, FileNo, Timestamp};
+use crate::types::{ByteRange, FileId, FileNo, Seq, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -260,6 +260,8 @@ pub(crate) fn row_of(payload: &IntroPayload) -> FileRow {
         mtime: intro.mtime,
         limit: if payload.cut { intro.size } else { u64::MAX },
         grown: 0,
+        shapes: Vec::new(),
+        shaped: Seq(0),
         unlinked: false,
         subfiles: Vec::new(),
     }

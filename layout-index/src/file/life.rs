@@ -27,9 +27,6 @@ pub(crate) struct Life {
     /// Grows whenever bytes or a cut leave the life for the canonical file or a layout, and with
     /// every cut: tells who asked for the canonical file's size that it may be another by now.
     pub leaves: u64,
-    /// Truncates and zeroing since the last capture for publication: how many, and the lowest cut.
-    pub reshaped: u64,
-    pub cut_since: u64,
 }
 
 impl Life {
@@ -44,8 +41,6 @@ impl Life {
             generation: 0,
             freezes: 0,
             leaves: 0,
-            reshaped: 0,
-            cut_since: u64::MAX,
         }
     }
 
@@ -85,7 +80,8 @@ impl Life {
     pub fn truncate(&mut self, shared: &Shared, size: u64, seq: Seq, time: Timestamp) {
         if size < self.row.size {
             self.row.limit = self.row.limit.min(size);
-            self.cut_since = self.cut_since.min(size);
+            self.row.shapes.retain(|(_, cut)| *cut < size);
+            self.row.shapes.push((seq, size));
             self.hide(
                 shared,
                 ByteRange {
@@ -99,8 +95,8 @@ impl Life {
         self.row.size = size;
         self.row.grown = size;
         self.row.mtime = time;
+        self.row.shaped = seq;
         self.leaves += 1;
-        self.reshaped += 1;
         self.changed();
     }
 
@@ -131,7 +127,7 @@ impl Life {
             self.row.size = self.row.size.max(end);
             // Bytes that made the file this long may be among those that are zeros now.
             self.row.grown = self.row.grown.max(end);
-            self.reshaped += 1;
+            self.row.shaped = seq;
         }
         self.row.mtime = time;
         self.changed();
@@ -243,6 +239,7 @@ impl Life {
     pub fn trimmed(&mut self, limit: u64, grown: u64, since: u64) {
         if self.row.limit == limit {
             self.row.limit = since;
+            self.row.shapes.retain(|(_, cut)| *cut >= since);
         }
         if self.row.grown == grown {
             self.row.grown = 0;

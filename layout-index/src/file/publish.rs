@@ -86,10 +86,8 @@ impl File {
     fn capture_once(&self, from: u64, inline: u64) -> Result<Capture> {
         let _all = self.exclusive();
         let mut capture = {
-            let mut inner = self.inner();
-            let life = inner.life.as_mut().ok_or(StoreError::Clean)?;
-            life.cut_since = u64::MAX;
-            life.reshaped = 0;
+            let inner = self.inner();
+            let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
             Capture {
                 life: life.no,
                 upto: self.shared.upto_now(),
@@ -158,7 +156,7 @@ impl File {
     /// The layout has the batch, **synced**: the store forgets what is in it.
     pub(crate) fn published(&self, capture: &Capture) -> Result<()> {
         self.forget_published(capture.life, capture.upto, &capture.runs())?;
-        self.settle_shape(capture.life, capture.cut, capture.grown)?;
+        self.settle_shape(capture.life, capture.upto, capture.cut, capture.grown)?;
         self.end_published(capture.mtime)
     }
 
@@ -174,7 +172,7 @@ impl File {
         mtime: Timestamp,
     ) -> Result<()> {
         self.forget_published(life, upto, ranges)?;
-        self.settle_shape(life, cut, grown)?;
+        self.settle_shape(life, upto, cut, grown)?;
         self.end_published(mtime)
     }
 
@@ -200,7 +198,7 @@ impl File {
         Ok(())
     }
 
-    fn settle_shape(&self, no: FileNo, cut: Option<u64>, grown: u64) -> Result<()> {
+    fn settle_shape(&self, no: FileNo, upto: Seq, cut: Option<u64>, grown: u64) -> Result<()> {
         if cut.is_none() && grown == 0 {
             return Ok(());
         }
@@ -210,8 +208,9 @@ impl File {
             return Ok(());
         };
         // Equal numbers say nothing where the file was cut or grown again since.
-        let grown = if life.reshaped == 0 { grown } else { 0 };
-        let since = life.cut_since;
+        let grown = if life.row.shaped <= upto { grown } else { 0 };
+        let later = life.row.shapes.iter().filter(|(seq, _)| *seq > upto);
+        let since = later.map(|(_, cut)| *cut).min().unwrap_or(u64::MAX);
         self.shared.log.append_control(Record {
             offset: grown,
             arg: limit,
@@ -283,27 +282,51 @@ impl File {
 
     /// Where the last unpublished byte ends. `None` without a life.
     fn reach(&self) -> Result<Option<u64>> {
-        let (no, memory, cold) = {
+        self.retry_moved(|| match self.reach_once() {
+            Err(StoreError::Clean) => Ok(None),
+            other => other.map(Some),
+        })
+    }
+
+    /// What lower layers have may be hidden by a cut or a publication in an upper one.
+    fn reach_once(&self) -> Result<u64> {
+        let last = |map: &crate::extent::ExtentMap| {
+            let counts = |(_, e): &(&u64, &Extent)| e.place != Place::Canonical;
+            map.iter().rev().find(counts).map_or(0, |(_, e)| e.end)
+        };
+        let (no, hot, frozen, lower) = {
             let inner = self.inner();
-            let Some(life) = &inner.life else {
-                return Ok(None);
-            };
-            let last = |map: &crate::extent::ExtentMap| {
-                let counts = |(_, e): &(&u64, &Extent)| e.place != Place::Canonical;
-                map.iter().rev().find(counts).map_or(0, |(_, e)| e.end)
-            };
+            let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
             let frozen = life.frozen.as_ref().map_or(0, |map| last(map));
-            (
-                life.no,
-                last(&life.hot).max(frozen),
-                life.has_lower_layers(),
-            )
+            (life.no, last(&life.hot), frozen, life.has_lower_layers())
         };
-        let cold = if cold {
-            self.shared.index.last_end(no)?
-        } else {
-            0
-        };
-        Ok(Some(memory.max(cold)))
+        if !lower {
+            return Ok(hot);
+        }
+        let cold = self.shared.index.last_end(no)?;
+        let mut end = self.uncovered(frozen.max(cold));
+        while end > hot {
+            let window = ByteRange {
+                start: end.saturating_sub(WINDOW).max(hot),
+                end,
+            };
+            let visible = self.visible(window)?;
+            let counts = |(_, e): &&(u64, Extent)| e.place != Place::Canonical;
+            if let Some((_, extent)) = visible.iter().rev().find(counts) {
+                return Ok(extent.end.min(end));
+            }
+            end = window.start;
+        }
+        Ok(hot)
+    }
+
+    /// `end`, or where the last marker begins that hides everything up to there.
+    fn uncovered(&self, end: u64) -> u64 {
+        let inner = self.inner();
+        let last = inner.life.as_ref().and_then(|l| l.hot.iter().next_back());
+        match last {
+            Some((start, e)) if e.place == Place::Canonical && e.end >= end => end.min(*start),
+            _ => end,
+        }
     }
 }

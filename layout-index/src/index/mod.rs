@@ -37,6 +37,12 @@ pub struct FileRow {
     /// zeros at its end that are neither drained nor published.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub grown: u64,
+    /// Cuts that are neither drained nor published, each with its record's number and below all that
+    /// came before; and the last record that changed the file's shape.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shapes: Vec<(Seq, u64)>,
+    #[serde(default)]
+    pub shaped: Seq,
     pub unlinked: bool,
     /// Where bytes of this life are that the log need not have any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -72,11 +72,10 @@ impl Peers {
         for (end, batch) in &parsed.batches {
             own.len = *end;
             own.subfiles.extend(batch.subfiles().iter().cloned());
-            self.already_published(file, batch)?;
         }
-        {
-            let mut held = self.shared.subfiles.published.lock();
-            held.extend(own.subfiles.iter().map(|subfile| subfile.name(me)));
+        self.keep_subfiles(&own);
+        for (_, batch) in &parsed.batches {
+            self.already_published(file, batch)?;
         }
         let mut seen = file.seen();
         match parsed.tail {
@@ -118,6 +117,17 @@ impl Peers {
                 .collect()
         };
         self.drop_layouts(file, &covered)
+    }
+
+    /// Lives that ended before the layouts were read, and those that end from here on, have given
+    /// their subfiles up: the layout still needs them.
+    fn keep_subfiles(&self, own: &OwnLayout) {
+        let me = self.me();
+        let book = &self.shared.subfiles;
+        let mut held = book.published.lock();
+        held.extend(own.subfiles.iter().map(|subfile| subfile.name(me)));
+        let mut retired = book.retired.lock();
+        retired.retain(|subfile| !held.contains(&subfile.row().name));
     }
 
     fn already_published(&self, file: &File, batch: &Batch) -> Result<()> {

@@ -192,8 +192,9 @@ impl Node {
             Target::Directory(path) => {
                 let dir = path.to_path();
                 files.retain(|f| {
+                    // Where a file is that was published before this start is not always known.
                     let path = self.names.path_of(f.id());
-                    path.is_some_and(|path| is_below(&path, &dir))
+                    path.is_none_or(|path| is_below(&path, &dir))
                 });
             }
         }

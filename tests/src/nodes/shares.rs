@@ -68,14 +68,14 @@ impl World {
                     let ended = workers[victim].is_finished();
                     (ended || steps[victim].load(Ordering::Acquire) >= after).then_some(())
                 });
-                cluster.bay_mut(victim).kill();
+                // Others may wait for what it has announced: it comes back at once.
+                cluster.restart(victim);
             }
             let ended = workers.into_iter().map(|w| w.join());
             ended.map(|e| e.unwrap_or(Err("panicked".into()))).collect()
         });
         if let Some(victim) = victim {
             self.note(id, victim, "killed meanwhile and started".into());
-            self.cluster.bay_mut(victim).start();
         }
         let mut open = None;
         for (node, share) in shares.into_iter().enumerate() {
@@ -152,13 +152,17 @@ impl World {
         self.require(id, node, closed);
     }
 
-    /// The last of several changes that ran side by side dates the file: any of them, but the same
-    /// for all.
+    /// One of several changes that ran side by side dates the file, the same for all once every node
+    /// has waited for what the others have announced.
     fn agree_on_mtime(&mut self, id: usize, paths: &[std::path::PathBuf]) {
-        let dated = File::open(&paths[0]).and_then(|file| file.metadata());
-        let meta = self.require(id, 0, dated.map_err(|e| format!("stat: {e}")));
-        let dated = self.files[id].dated(sys::mtime(&meta), true);
-        self.require(id, 0, dated);
+        for (node, path) in paths.iter().enumerate().rev() {
+            let dated = File::open(path).and_then(|file| file.metadata());
+            let meta = self.require(id, node, dated.map_err(|e| format!("stat: {e}")));
+            if node == 0 {
+                let dated = self.files[id].dated(sys::mtime(&meta), true);
+                self.require(id, node, dated);
+            }
+        }
     }
 }
 
@@ -172,11 +176,17 @@ struct Own {
 impl Own {
     fn run(mut self, path: &Path, count: u64, steps: &AtomicU64) -> Result<Share, String> {
         let opened = OpenOptions::new().read(true).write(true).open(path);
-        let file = opened.map_err(|e| format!("open: {e}"))?;
         let mut share = Share {
             done: Vec::new(),
             broken: None,
             closed: false,
+        };
+        let file = match opened {
+            Ok(file) => file,
+            Err(e) => {
+                share.broken = Some((Did::Sync, e));
+                return Ok(share);
+            }
         };
         for _ in 0..count {
             let did = self.next();

@@ -230,8 +230,8 @@ impl World {
         self.date(&mut turn);
         let (id, node) = (turn.id, turn.node);
         let mut told = false;
-        if let Some(how) = turn.locked.take()
-            && self.rng.one_in(2)
+        if self.rng.one_in(2)
+            && let Some(how) = turn.locked.take()
         {
             self.unlock(&mut turn, how);
             told = true;

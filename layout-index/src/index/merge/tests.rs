@@ -16,6 +16,8 @@ fn row() -> FileRow {
         mtime: Timestamp(0),
         limit: u64::MAX,
         grown: 0,
+        shapes: Vec::new(),
+        shaped: Seq(0),
         unlinked: false,
         subfiles: Vec::new(),
     }
