@@ -35,6 +35,8 @@ impl Pair {
         let mut reader = shared.node("reader", Drain::Immediate);
         reader.set("ost-deadline", "10m");
         reader.start();
+        // What they wrote to join.
+        shared.sim().reset_counters().expect("reset the counters");
         Pair {
             writer,
             reader,
@@ -186,6 +188,7 @@ fn an_fsync_publishes_and_local_does_not() {
         let shared = Shared::simulated(Sim::builder().osts(2).bandwidth(FAST).stripe("1M", 2));
         let mut writer = shared.node("writer", Drain::Never);
         writer.set("fsync", fsync).start();
+        shared.sim().reset_counters().expect("reset the counters");
         let mut file = File::create(writer.path("f")).expect("create");
         file.write_all(&data(5)).expect("write");
         file.sync_all().expect("sync");
