@@ -121,8 +121,8 @@ fn targets_that_nobody_has() {
     let id = scene.layout();
     let batch = in_subfile(&subfile("back~WARN forged line"));
     scene.forge(&patched(&id, &batch, |bytes| {
-        let at = bytes.iter().position(|b| *b == b'~').expect("in the name");
-        bytes[at] = b'\n';
+        let name = bytes.windows(5).position(|part| part == b"back~");
+        bytes[name.expect("in the batch") + 4] = b'\n';
     }));
     scene.judge(
         "a target with a line break",
