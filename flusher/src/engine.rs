@@ -115,6 +115,13 @@ impl Shared {
         }
     }
 
+    /// Bytes of the file that this node has and the canonical file does not, wherever they are.
+    pub fn undrained(&self, file: &File) -> u64 {
+        let together = self.together.as_ref();
+        let published = together.map_or(0, |t| t.peers.published_bytes(file));
+        published + file.stat().map_or(0, |s| s.undrained)
+    }
+
     /// How many storage targets canonical files may be spread over.
     pub fn osts(&self) -> u32 {
         let osts = self.targets.as_ref().map(|t| t.fleet.provider().osts());

@@ -42,7 +42,7 @@ pub use settings::{Policy, Settings, Subfiles};
 
 use engine::Shared;
 use housekeeping::Targets;
-use layout_index::{Canonical, DiskFile, File, FileId, Peers, StickyError, Store};
+use layout_index::{Canonical, DiskFile, File, FileId, Peers, StickyError, Store, StoreError};
 use ost::Fleet;
 use parking_lot::{Condvar, Mutex, RwLock};
 use progress::{Meter, Tally};
@@ -232,6 +232,25 @@ impl Flusher {
             together.add(file, false);
             self.shared.wake(file.id());
         }
+    }
+
+    /// Files that the drain has something to do with.
+    pub fn files(&self) -> Vec<Arc<File>> {
+        self.shared.dirty_files()
+    }
+
+    /// Somebody wants this file complete: what other nodes have published of it is drained as well.
+    pub fn concern(&self, id: FileId) -> Result<(), StoreError> {
+        let Some(together) = &self.shared.together else {
+            return Ok(());
+        };
+        let file = self.shared.store.file(id);
+        let ask = || self.shared.canonicals.look(&file);
+        together.peers.look_at(&file, &ask)?;
+        if !file.is_settled() {
+            together.add(&file, true);
+        }
+        Ok(())
     }
 
     /// Drains all that any node has published of the file, and what this one has not, and waits
@@ -427,11 +446,7 @@ impl DrainHandle {
 }
 
 fn look(shared: &Shared, files: &[Arc<File>], tally: &mut Tally) -> Progress {
-    let remaining: u64 = files
-        .iter()
-        .filter_map(|f| f.stat())
-        .map(|s| s.undrained)
-        .sum();
+    let remaining: u64 = files.iter().map(|f| shared.undrained(f)).sum();
     let (total, done) = tally.update(remaining);
     let rate = shared.meter.rate(Instant::now());
     Progress {

@@ -196,22 +196,21 @@ fn auto_makes_subfiles_only_for_files_that_others_write() {
     let bench = Bench::new(2);
     let (alone, shared) = (bench.file(ID), bench.file(OTHER));
     let (one, two) = (strided(&alone), strided(&shared));
-    // Another node has said that it writes OTHER, and is not done.
+    // Another node has published bytes of OTHER.
     let elsewhere = open_store(bench.dir.path(), "n1");
     let theirs = elsewhere.file(OTHER);
     begin(&theirs, OTHER);
     let end = two.len() - 1000;
     theirs.write(1, end as u64, &two[end..]).unwrap();
+    let their_flusher = bench.flusher_among(&elsewhere, Subfiles::Auto);
+    their_flusher.publish(&theirs).unwrap();
+    assert!(theirs.is_clean() && !theirs.is_settled());
     bench.close_canonicals(true);
-    let (their_flusher, _) = bench.flusher_of(&elsewhere, Subfiles::Auto);
-    their_flusher.drain(Selection::All);
-    let files = bench.backing().join(".forebay/files");
-    eventually("the other node to say so", || files.exists());
 
-    let (flusher, _) = bench.flusher(Subfiles::Auto);
+    let flusher = bench.flusher_among(&bench.store, Subfiles::Auto);
     flusher.drain(Selection::All);
-    eventually("the shared file to leave the log", || shared.in_log() == 0);
-    assert!(shared.stat().unwrap().undrained > 0);
+    eventually("the shared file to leave the log", || shared.is_clean());
+    assert!(!shared.is_settled());
     assert_eq!(alone.subfiles().len(), 0);
     assert!(alone.in_log() > 0);
 
@@ -222,8 +221,8 @@ fn auto_makes_subfiles_only_for_files_that_others_write() {
         Verdict::Drained
     );
     assert!(bench.below(ID) == one && bench.below(OTHER) == two);
-    let said = |dir: &Path| walk(dir).len();
-    eventually("nobody to say that he writes", || said(&files) == 0);
+    let files = bench.backing().join(".forebay/files");
+    eventually("nothing to be said of either", || walk(&files).is_empty());
 }
 
 fn walk(dir: &Path) -> Vec<PathBuf> {

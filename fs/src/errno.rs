@@ -117,6 +117,7 @@ fn store_errno(e: &StoreError) -> i32 {
         StoreError::Busy => libc::EAGAIN,
         StoreError::Io { source, .. } | StoreError::Shared { source, .. } => io_errno(source),
         StoreError::Awaited { .. } => libc::ETIMEDOUT,
+        StoreError::Gone(_) => libc::ESTALE,
         StoreError::Clean
         | StoreError::TrimPending
         | StoreError::NotAlone

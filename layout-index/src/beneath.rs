@@ -96,7 +96,7 @@ pub fn open_seen(
     let none_of_ours = || {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            "it is not a regular file with one name, so it is none of ours",
+            "it is not a regular file with one name, so it is none of ours: remove it",
         )
     };
     let seen = match beneath(dir, name, OFlag::O_PATH, Mode::empty()) {
@@ -111,7 +111,10 @@ pub fn open_seen(
     if let Some(owner) = owner.filter(|owner| *owner != meta.uid()) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            format!("it belongs to user {} instead of {owner}", meta.uid()),
+            format!(
+                "it belongs to user {} instead of {owner}: remove it",
+                meta.uid()
+            ),
         ));
     }
     let file = File::from(beneath(dir, name, flags, Mode::empty())?);

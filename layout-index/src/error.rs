@@ -93,6 +93,9 @@ pub enum StoreError {
         what: &'static str,
         why: String,
     },
+    /// The canonical file has no name any more.
+    #[error("file {0} is gone")]
+    Gone(FileId),
     /// Other nodes have published bytes of the file: they come first.
     #[error("other nodes have published bytes of the file")]
     NotAlone,

@@ -82,6 +82,8 @@ Examples:
       One mount, again every second.
   forebay status --store /nvme/forebay
       From the store alone, when no daemon runs.
+  forebay status --backing /scratch
+      All nodes, files and epochs, from the directory that the nodes share alone (root).
   forebay status /scratch --json | jq .bytes.undrained
 
 Who may see what: your own files by name, the number and size of everybody else's; root and the
@@ -95,6 +97,9 @@ Examples:
       Every file below that directory.
   forebay drain /scratch
       Asks for the whole mount and returns at once.
+  forebay drain --adopt /scratch
+      On a login node: finishes what dead nodes had published over /scratch, and lists what only
+      their stores hold.
 
 Exit codes: 0 drained, 3 still dirty, 1 failed. Other users' files in a directory are left to
 their owners unless you are root.";
@@ -317,6 +322,10 @@ pub struct StatusArgs {
     /// Look at a store that no daemon has open
     #[arg(long, value_name = "DIR", conflicts_with = "dir")]
     pub store: Option<PathBuf>,
+    /// All nodes that share this backing and what they have published, from the directory that they
+    /// share alone
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dir", "store"])]
+    pub backing: Option<PathBuf>,
     /// Again every second until interrupted
     #[arg(long)]
     pub watch: bool,
@@ -327,9 +336,18 @@ pub struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub struct DrainArgs {
-    /// A file, a directory or a mount point
+    /// A file, a directory or a mount point; with --adopt, a backing
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
+    /// Drain what dead nodes have published over the backing PATH, from here, without a mount
+    #[arg(long, conflicts_with = "wait")]
+    pub adopt: bool,
+    /// With --adopt: a storage target, one option for each, as the nodes were mounted with
+    #[arg(long = "ost", value_name = "DIR", requires = "adopt")]
+    pub ost: Vec<PathBuf>,
+    /// With --adopt: who places files on storage targets
+    #[arg(long, value_name = "KIND", default_value = "auto", requires = "adopt")]
+    pub ost_provider: Kind,
     /// Return when it is drained
     #[arg(long)]
     pub wait: bool,

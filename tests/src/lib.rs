@@ -8,12 +8,14 @@
 
 pub mod bay;
 pub mod cli;
+pub mod cluster;
 pub mod daemon_log;
 pub mod kill;
 pub mod locks;
 pub mod loopfs;
 pub mod model;
 pub mod moosefs;
+pub mod nodes;
 pub mod prereq;
 pub mod rng;
 pub mod status;
@@ -23,4 +25,5 @@ pub mod wait;
 pub mod watchdog;
 
 pub use bay::{Bay, Drain};
+pub use cluster::Cluster;
 pub use wait::wait_until;

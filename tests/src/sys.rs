@@ -69,6 +69,13 @@ pub fn write_all_at(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
     )))
 }
 
+/// `close` with its answer: the last moment at which a file system can say that it failed.
+pub fn close(file: File) -> io::Result<()> {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: the descriptor was the file's own, and nobody uses it after this.
+    check(unsafe { libc::close(file.into_raw_fd()) })
+}
+
 /// Up to `len` bytes at `offset`, fewer only at the end of the file.
 pub fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut buf = vec![0; len];

@@ -50,8 +50,12 @@ pub(super) async fn go(
     if view.is_empty() {
         return Ok(Round::Over);
     }
-    if held.is_none() && view.plan().is_none() {
-        return Ok(Round::Others);
+    if held.is_none() {
+        // A plan that a holder left who was replaced is its successor's business.
+        let current = current_term(shared, file, name).await?;
+        if view.plan().is_none_or(|plan| Some(plan.term) != current) {
+            return Ok(Round::Others);
+        }
     }
     let opened = {
         let (shared, file) = (shared.clone(), file.clone());
@@ -96,6 +100,21 @@ pub(super) async fn go(
         .map_err(Halt::Trouble)?;
     look(shared, file, name).await?;
     Ok(if over { Round::Over } else { Round::Others })
+}
+
+async fn current_term(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    name: &str,
+) -> Result<Option<u64>, Halt> {
+    let (there, id) = (shared.clone(), file.id());
+    let highest = blocking(move || match &there.together {
+        Some(together) => together.peers.commons().highest_term(id),
+        None => Ok(None),
+    })
+    .await?;
+    let highest = highest.map_err(|e| directory(name, &e))?;
+    Ok(highest.map(|(term, _)| term))
 }
 
 struct Job {
@@ -214,6 +233,8 @@ impl Job {
             return Ok(());
         };
         match self.write_domain(plan, covered, domain) {
+            // A mark that comes late would let the next round begin beside the next try.
+            Ok(()) if !commons.does(id, plan.term, domain) => Err(lapsed(&self.name)),
             Ok(()) => commons
                 .domain_done(id, plan.term, domain)
                 .map_err(|e| self.directory(&e)),

@@ -110,18 +110,7 @@ async fn step(
 ) -> Result<Outcome, Halt> {
     let name = trouble::name_of(file);
     let peers = &together.peers;
-    let held = {
-        let (there, id) = (peers.clone(), file.id());
-        let taken = blocking(move || there.commons().take_term(id)).await?;
-        match taken.map_err(|e| directory(&name, &e))? {
-            TermAttempt::Mine(term) => Some(Arc::new(Held {
-                peers: peers.clone(),
-                file: file.id(),
-                term: term.number,
-            })),
-            TermAttempt::Held(_) => None,
-        }
-    };
+    let held = take_term(peers, file, &name).await?;
     if !look(shared, file, &name).await? {
         return discard(shared, together, file, &name).await;
     }
@@ -144,12 +133,33 @@ async fn step(
         let promises = peers.promises(file);
         keep(peers, file, &name, promises).await?;
     }
-    let round = round::go(shared, file, &name, held).await?;
+    let round = round::go(shared, file, &name, held.clone()).await?;
     reclaim(peers, file, &name).await?;
+    if held.is_none() && !peers.has_part(file) {
+        // The last one to go clears up: whoever has the term does so when it ends.
+        drop(take_term(peers, file, &name).await?);
+    }
     if round == Round::Others {
         shared.sleep(LOOK_AGAIN).await;
     }
     Ok(Outcome::Dirty)
+}
+
+async fn take_term(
+    peers: &Arc<Peers>,
+    file: &Arc<File>,
+    name: &str,
+) -> Result<Option<Arc<Held>>, Halt> {
+    let (there, id) = (peers.clone(), file.id());
+    let taken = blocking(move || there.commons().take_term(id)).await?;
+    Ok(match taken.map_err(|e| directory(name, &e))? {
+        TermAttempt::Mine(term) => Some(Arc::new(Held {
+            peers: peers.clone(),
+            file: file.id(),
+            term: term.number,
+        })),
+        TermAttempt::Held(_) => None,
+    })
 }
 
 async fn keep(
@@ -184,7 +194,7 @@ pub(super) async fn look(shared: &Arc<Shared>, file: &Arc<File>, name: &str) -> 
     .await?;
     match looked {
         Ok(_) => Ok(true),
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(StoreError::Gone(_)) => Ok(false),
         Err(e) => Err(Halt::Trouble(trouble::store(
             name,
             "looking at what nodes say of",
@@ -234,8 +244,12 @@ pub(crate) async fn publish(
             let ask = || there.canonicals.look(&this);
             peers.publish(&this, &ask)
         })
-        .await?
-        .map_err(|e| Halt::Trouble(trouble::store(&name, "publishing", e)))?;
+        .await?;
+        let all = match all {
+            // Whoever drains it next drops what is left of it.
+            Err(StoreError::Gone(_)) => return Ok(()),
+            other => other.map_err(|e| Halt::Trouble(trouble::store(&name, "publishing", e)))?,
+        };
         if all || moved == Moved::Out {
             return Ok(());
         }

@@ -2,9 +2,10 @@
 
 use flusher::ost::{Directories, Fleet, Ost, OstError, OstSettings, ProbeOptions, Provider};
 use flusher::{Canonicals, Flusher, Osts, Policy, Settings, Subfiles};
+use layout_index::commons::{Commons, Owner};
 use layout_index::{
-    ByteRange, DiskFile, File, FileId, Intro, RealDisk, RealFile, SpaceOptions, Store,
-    StoreOptions, Timestamp,
+    ByteRange, Canonical, DiskFile, File, FileId, Intro, Peers, RealDisk, RealFile, SpaceOptions,
+    Store, StoreOptions, Timestamp,
 };
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -92,6 +93,12 @@ impl Canonicals for Below {
         Ok(Some(Arc::new(RealFile(file))))
     }
 
+    fn look(&self, file: &File) -> io::Result<Canonical> {
+        let size = std::fs::metadata(path_of(&self.dir, file.id()))?.len();
+        let uid = file.hint().uid;
+        Ok(Canonical { size, uid })
+    }
+
     fn finished(&self, _: FileId) {}
 }
 
@@ -173,6 +180,29 @@ impl Bench {
     }
 
     pub fn flusher_of(&self, store: &Arc<Store>, subfiles: Subfiles) -> (Flusher, Arc<Fleet>) {
+        self.start(store, subfiles, None)
+    }
+
+    /// One of several nodes.
+    pub fn flusher_among(&self, store: &Arc<Store>, subfiles: Subfiles) -> Flusher {
+        let backing = std::fs::File::open(self.backing()).unwrap();
+        let me = Owner {
+            id: store.id(),
+            run: store.run(),
+        };
+        let lease = Duration::from_secs(30);
+        let commons = Commons::join(backing.into(), me, store.node(), lease).unwrap();
+        let peers = Peers::new(store, commons, Duration::from_secs(10));
+        assert!(peers.resume().unwrap().is_empty());
+        self.start(store, subfiles, Some(peers)).0
+    }
+
+    fn start(
+        &self,
+        store: &Arc<Store>,
+        subfiles: Subfiles,
+        peers: Option<Arc<Peers>>,
+    ) -> (Flusher, Arc<Fleet>) {
         let below = Below {
             dir: self.backing(),
             closed: self.canonicals_closed.clone(),
@@ -191,7 +221,7 @@ impl Bench {
         let fleet = self.fleet();
         let osts = Osts {
             fleet: fleet.clone(),
-            peers: None,
+            peers,
         };
         let flusher = Flusher::start(store.clone(), Arc::new(below), settings, Some(osts)).unwrap();
         (flusher, fleet)

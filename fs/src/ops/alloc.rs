@@ -45,11 +45,7 @@ impl Overlay {
             .ok_or(io::Error::from_raw_os_error(libc::EFBIG))?;
         self.strip_privileges(&handle.inode, kill_setid)?;
         let exclusive = handle.file.exclusive();
-        if exclusive.is_clean() && !handle.file.is_settled() {
-            self.inodes.keep_while(&handle.inode.id, || true);
-            let canonical = handle.canonical.fd();
-            exclusive.begin(self.introduce(&handle.inode, canonical, &handle.file)?)?;
-        }
+        self.begin_over_published(&handle.inode, &exclusive)?;
         let size = match handle.file.stat() {
             Some(stat) if !exclusive.is_clean() => stat.size,
             _ => return Ok(handle.canonical.allocate(mode, offset, len)?),

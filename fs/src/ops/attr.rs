@@ -102,14 +102,19 @@ impl Overlay {
             if let Some(size) = set.size {
                 self.set_size(&inode, &exclusive, &creds, fh, size)?;
             }
-            set_times(&inode, Some(&exclusive), &creds, set)?;
+            set_times(&inode, &creds, set)?;
+            if let Some(mtime) = set.mtime {
+                self.date(&inode, &exclusive, mtime)?;
+            }
             drop(exclusive);
             if set.size == Some(0) {
                 self.publish(&file)?;
+            } else if fh.is_none() || set.mtime.is_some() {
+                self.changed(&inode, &file)?;
             }
         } else {
             set_owner_and_mode(&inode, &creds, set)?;
-            set_times(&inode, None, &creds, set)?;
+            set_times(&inode, &creds, set)?;
         }
         self.attr(&inode)
     }
@@ -160,14 +165,38 @@ impl Overlay {
         canonical: &AsUser,
         size: u64,
     ) -> Result<()> {
-        if exclusive.is_clean() && !exclusive.file().is_settled() {
-            self.inodes.keep_while(&inode.id, || true);
-            exclusive.begin(self.introduce(inode, canonical.fd(), exclusive.file())?)?;
-        }
+        self.begin_over_published(inode, exclusive)?;
         match exclusive.truncate(size, Timestamp::now()) {
             Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
             other => Ok(other?),
         }
+    }
+
+    /// In the log if the file is dirty, or if something is published that has a time of its own: what
+    /// was asked for, as the drain may be changing what the backing shows.
+    fn date(&self, inode: &Inode, exclusive: &Exclusive<'_>, mtime: SetTime) -> Result<()> {
+        self.begin_over_published(inode, exclusive)?;
+        let mtime = match mtime {
+            SetTime::Now => Timestamp::now(),
+            SetTime::At(time) => Timestamp(time.as_nanos()),
+        };
+        match exclusive.set_mtime(mtime) {
+            Err(StoreError::Clean) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// What is published lies over the canonical file, so a change begins a dirty life over that.
+    pub(super) fn begin_over_published(
+        &self,
+        inode: &Inode,
+        exclusive: &Exclusive<'_>,
+    ) -> Result<()> {
+        if exclusive.is_clean() && !exclusive.file().is_settled() {
+            self.inodes.keep_while(&inode.id, || true);
+            exclusive.begin(self.introduce(inode, inode.fd(), exclusive.file())?)?;
+        }
+        Ok(())
     }
 
     /// Clears what a write must not leave standing: setuid and setgid if `kill_setid` (the writer
@@ -230,32 +259,14 @@ fn set_owner_and_mode(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()>
     Ok(())
 }
 
-/// In the backing, which decides whether the caller may, and in the log if the file is dirty: what
-/// was asked for, as the drain may be changing what the backing shows.
-fn set_times(
-    inode: &Inode,
-    exclusive: Option<&Exclusive<'_>>,
-    creds: &Creds,
-    set: &SetAttr,
-) -> Result<()> {
+/// In the backing, which decides whether the caller may.
+fn set_times(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()> {
     if set.atime.is_none() && set.mtime.is_none() {
         return Ok(());
     }
-    {
-        let _as_caller = creds.enter()?;
-        sys::utimens(inode.fd(), [timespec(set.atime), timespec(set.mtime)])?;
-    }
-    let (Some(exclusive), Some(mtime)) = (exclusive, set.mtime) else {
-        return Ok(());
-    };
-    let mtime = match mtime {
-        SetTime::Now => Timestamp::now(),
-        SetTime::At(time) => Timestamp(time.as_nanos()),
-    };
-    match exclusive.set_mtime(mtime) {
-        Err(StoreError::Clean) => Ok(()),
-        other => Ok(other?),
-    }
+    let _as_caller = creds.enter()?;
+    sys::utimens(inode.fd(), [timespec(set.atime), timespec(set.mtime)])?;
+    Ok(())
 }
 
 fn chmod(inode: &Inode, creds: &Creds, mode: u32) -> Result<()> {

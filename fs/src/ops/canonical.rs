@@ -5,6 +5,7 @@ use crate::backing::canonical::open_as_owner;
 use layout_index::{DiskFile, File, FileId};
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,8 +38,21 @@ impl Overlay {
         if let Some(inode) = self.inodes.get_by_id(&id) {
             return self.backing.relative_path(inode.fd()).ok().flatten();
         }
-        let path = self.store().lookup(id)?.hint().path;
-        (!path.is_empty()).then(|| PathBuf::from(OsString::from_vec(path)))
+        let hint = self.store().lookup(id)?.hint();
+        if !hint.path.is_empty() {
+            return Some(PathBuf::from(OsString::from_vec(hint.path)));
+        }
+        if hint.handle.is_empty() {
+            return None;
+        }
+        let found = self.backing.find(id, &hint).ok()??;
+        self.backing.relative_path(found.as_fd()).ok().flatten()
+    }
+
+    /// The file with this node number, if the kernel knows it.
+    pub fn id_of(&self, node: u64) -> Option<FileId> {
+        let inode = self.inodes.get(node)?;
+        inode.is_file().then_some(inode.id)
     }
 
     pub fn open_handles(&self) -> usize {

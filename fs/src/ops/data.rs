@@ -19,6 +19,9 @@ use layout_index::{ByteRange, DiskFile, File, Intro, StoreError, Timestamp, Wait
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 
+/// Until a publication that is under way is over.
+const A_MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// How often a read is planned again because a subfile went away under it.
 const LOOKS: usize = 8;
 
@@ -72,7 +75,7 @@ impl Overlay {
                 self.settle(&handle.file)?;
             }
             match handle.file.write_through(&handle.canonical, offset, data) {
-                Err(StoreError::NotAlone) => {}
+                Err(StoreError::NotAlone) => std::thread::sleep(A_MOMENT),
                 other => return Ok(other?),
             }
         }

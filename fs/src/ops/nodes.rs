@@ -147,13 +147,21 @@ impl Overlay {
                 .is_some_and(|h| h.writable && !h.file.is_clean())
     }
 
-    /// A handle that could write was closed.
+    /// A handle was closed.
     pub(super) fn closed(&self, handle: &Handle) -> Result<()> {
+        if !handle.writable {
+            return Ok(());
+        }
+        self.changed(&handle.inode, &handle.file)
+    }
+
+    /// Other nodes are to see what was changed: a handle that could write was closed, or the change
+    /// was made by name, and no close follows.
+    pub(super) fn changed(&self, inode: &Inode, file: &Arc<File>) -> Result<()> {
         let Some(others) = &self.others else {
             return Ok(());
         };
-        let file = &handle.file;
-        if !handle.writable || file.is_clean() || file.is_unlinked() {
+        if file.is_clean() || file.is_unlinked() {
             return Ok(());
         }
         if others.close == Close::Publish {
@@ -164,7 +172,7 @@ impl Overlay {
             publisher.owes(file);
         }
         if others.close == Close::DeferNext
-            && let Some(name) = self.base_name(&handle.inode)
+            && let Some(name) = self.base_name(inode)
         {
             others.last.lock().insert(name, file.clone());
         }

@@ -11,7 +11,7 @@
 
 use super::names::{Intent, Listing, Name, names_of};
 use super::nodes::{create, temporary};
-use super::{Commons, dirs, sys};
+use super::{Commons, dirs, not_ours, sys};
 use crate::beneath::{
     DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
 };
@@ -60,6 +60,10 @@ impl Commons {
                     "a file or a link stands where its directory files/{ab}/{fid} must be: remove it"
                 ),
             ));
+        }
+        if looked.uid != self.uid || looked.mode & 0o022 != 0 {
+            let name = format!("files/{ab}/{fid}");
+            return Err(not_ours(&name, looked.uid, looked.mode & 0o7777, self.uid));
         }
         Ok(Some(Stamp {
             sec: looked.sec,
@@ -316,14 +320,23 @@ fn too_long(len: u64) -> io::Error {
     )
 }
 
-/// Errors of the file system keep their number, for those who tell them apart by it.
+/// Errors that say that something stands where it should not get a name. Those of the file system
+/// itself keep their number, for those who tell them apart by it.
 pub(super) fn in_file(file: FileId, name: &str, e: io::Error) -> io::Error {
-    if e.raw_os_error().is_some() || e.kind() == io::ErrorKind::TimedOut {
+    let in_the_way = matches!(
+        e.raw_os_error(),
+        None | Some(libc::EISDIR | libc::ENOTDIR | libc::ELOOP)
+    );
+    if !in_the_way || e.kind() == io::ErrorKind::TimedOut {
         return e;
     }
     let [ab, fid] = names_of(file);
+    let advice = match e.raw_os_error() {
+        Some(_) => ": remove it",
+        None => "",
+    };
     io::Error::new(
         e.kind(),
-        format!("files/{ab}/{fid}/{name} in the shared directory: {e}"),
+        format!("files/{ab}/{fid}/{name} in the shared directory: {e}{advice}"),
     )
 }

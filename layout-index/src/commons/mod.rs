@@ -41,11 +41,9 @@ use crate::types::{FileId, NodeId};
 use dirs::Dirs;
 use nodes::{Beat, Seen};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::fs::File;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 const TOP: &str = ".forebay";
@@ -76,6 +74,8 @@ pub struct Commons {
     record: Mutex<Option<nodes::Own>>,
     seen: Mutex<HashMap<NodeId, Seen>>,
     terms: Mutex<HashMap<FileId, Term>>,
+    /// Files of which a thread is about to take a term.
+    taking: Mutex<HashSet<FileId>>,
     domains: Mutex<HashMap<(FileId, u64, u32), Tenure>>,
     intents: std::sync::atomic::AtomicU64,
 }
@@ -154,7 +154,7 @@ impl Commons {
         else {
             return Ok(None);
         };
-        let uid = File::from(top.try_clone()?).metadata()?.uid();
+        let uid = nix::sys::stat::fstat(&top)?.st_uid;
         let me = nix::unistd::geteuid();
         if !me.is_root() && uid != me.as_raw() {
             return Err(not_ours(TOP, uid, 0o700, me.as_raw()));
@@ -200,6 +200,7 @@ impl Commons {
             record: Mutex::default(),
             seen: Mutex::default(),
             terms: Mutex::default(),
+            taking: Mutex::default(),
             domains: Mutex::default(),
             intents: Default::default(),
         }
@@ -217,9 +218,9 @@ impl Commons {
 /// A directory that others could change is no place to agree on anything.
 fn check_ours(dir: &OwnedFd, name: &str, uid: u32) -> io::Result<()> {
     crate::calls::note("stat");
-    let meta = File::from(dir.try_clone()?).metadata()?;
-    if meta.uid() != uid || meta.mode() & 0o022 != 0 {
-        return Err(not_ours(name, meta.uid(), meta.mode() & 0o7777, uid));
+    let stat = nix::sys::stat::fstat(dir)?;
+    if stat.st_uid != uid || stat.st_mode & 0o022 != 0 {
+        return Err(not_ours(name, stat.st_uid, stat.st_mode & 0o7777, uid));
     }
     Ok(())
 }
@@ -233,3 +234,6 @@ fn not_ours(name: &str, owner: u32, mode: u32, uid: u32) -> io::Error {
         ),
     )
 }
+
+#[cfg(test)]
+mod tests;

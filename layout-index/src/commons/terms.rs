@@ -7,7 +7,7 @@
 //! they are over or given up, older ones first; so whoever still finds, after the list, the term
 //! that its own follows has not missed a newer one that came and went. What it goes by was listed
 //! before, and may be old: a directory that was emptied meanwhile has other numbers, because the
-//! first of a directory is random.
+//! first of a directory is one that no directory had before.
 //!
 //! Time decides nothing but whether a holder is dead, and a holder whose lease lapsed stops by
 //! itself: [`Commons::holds`] must be asked before every write.
@@ -48,10 +48,20 @@ impl Commons {
     /// Takes the next term of a file, if the last one is over. Its directory is made.
     pub fn take_term(&self, file: FileId) -> io::Result<TermAttempt> {
         let tenure = self.need_lease()?;
+        // Another thread's link, made and not yet decided on, would look like one to be ended.
+        if !self.taking.lock().insert(file) {
+            return Ok(TermAttempt::Held(self.me));
+        }
+        let taken = self.take_next(file, tenure);
+        self.taking.lock().remove(&file);
+        taken
+    }
+
+    fn take_next(&self, file: FileId, tenure: Tenure) -> io::Result<TermAttempt> {
         for _ in 0..TRIES {
             let taken = self.dirs.within(file, true, |dir| {
-                let seen = self.list_at(dir)?;
-                self.end_forgotten(file, dir, &seen)?;
+                let mut seen = self.list_at(dir)?;
+                self.end_forgotten(file, dir, &mut seen)?;
                 match self.holder(&seen, None)? {
                     Some(owner) => Ok(Some(TermAttempt::Held(owner))),
                     None => self.claim(file, dir, &seen, tenure),
@@ -78,7 +88,8 @@ impl Commons {
     }
 
     /// Makes the link, looks again, and gives it up where what was `seen` was old. `None`: it was
-    /// given up, and nobody is known to hold one.
+    /// given up, and all is to be looked at anew. Of two who both give up, because the first terms
+    /// of a directory have different numbers, the one who looks last finds nobody and goes on.
     pub(super) fn claim(
         &self,
         file: FileId,
@@ -88,7 +99,7 @@ impl Commons {
     ) -> io::Result<Option<TermAttempt>> {
         let last = seen.terms.last_key_value();
         let number = match last {
-            None => u64::from(rand::random::<u32>()) + 1,
+            None => first_number(),
             Some((last, _)) => last.checked_add(1).ok_or_else(|| {
                 let name = Name::Term(*last).to_string();
                 let what = "no term can follow it: remove it when no daemon runs";
@@ -105,41 +116,40 @@ impl Commons {
             }
             Err(e) => return Err(e.into()),
         }
-        let judged = self.judge(dir, number, last, tenure);
-        if let Ok(None) = judged {
+        let judged = self.may_stay(dir, number, last, tenure);
+        if let Ok(true) = judged {
             let term = Term { number, tenure };
             self.terms.lock().insert(file, term);
             return Ok(Some(TermAttempt::Mine(term)));
         }
         remove_from(dir, &name)?;
-        judged.map(|verdict| verdict.flatten().map(TermAttempt::Held))
+        judged.map(|_| None)
     }
 
-    /// Whether a link that was just made must go: `Some`, with whoever holds a term instead.
-    fn judge(
+    /// Whether a link that was just made is that of the one holder.
+    fn may_stay(
         &self,
         dir: BorrowedFd<'_>,
         number: u64,
         last: Option<(&u64, &Owner)>,
         tenure: Tenure,
-    ) -> io::Result<Option<Option<Owner>>> {
+    ) -> io::Result<bool> {
         let again = self.list_at(dir)?;
-        if let Some(owner) = self.holder(&again, Some(number))? {
-            return Ok(Some(Some(owner)));
-        }
-        if again.terms.range(number..).nth(1).is_some() {
-            return Ok(Some(None));
+        let is_there = again.terms.get(&number) == Some(&self.me);
+        let is_highest = again.terms.keys().all(|term| *term <= number);
+        if !is_there || !is_highest || self.holder(&again, Some(number))?.is_some() {
+            return Ok(false);
         }
         if let Some((last, owner)) = last {
             let text = sys::text_of(dir, &Name::Term(*last).to_string())?;
             if text != Some(owner.to_string()) {
-                return Ok(Some(None));
+                return Ok(false);
             }
         }
         if !self.holds_since(tenure) {
             return Err(lapsed());
         }
-        Ok(None)
+        Ok(true)
     }
 
     /// The text of a link that somebody else made. `None` where it is gone again.
@@ -158,13 +168,19 @@ impl Commons {
 
     /// Terms of this run that nobody here holds any more: the lease lapsed, or an error came
     /// between the link and the answer.
-    fn end_forgotten(&self, file: FileId, dir: BorrowedFd<'_>, seen: &Listing) -> io::Result<()> {
+    fn end_forgotten(
+        &self,
+        file: FileId,
+        dir: BorrowedFd<'_>,
+        seen: &mut Listing,
+    ) -> io::Result<()> {
         let held = self.terms.lock().get(&file).copied();
         let held = held.filter(|term| self.holds_since(term.tenure));
         for (term, owner) in &seen.terms {
             let is_held = held.is_some_and(|held| held.number == *term);
-            if *owner == self.me && !is_held && !seen.is_over(*term) {
+            if *owner == self.me && !is_held && !seen.ended.contains(term) {
                 self.mark(dir, Name::Ended(*term))?;
+                seen.ended.insert(*term);
             }
         }
         Ok(())
@@ -194,14 +210,8 @@ impl Commons {
         let ended = self.dirs.within(file, false, |dir| {
             match self.owner_at(file, dir, &name)? {
                 Some(owner) if owner.id == self.me.id => self.mark(dir, Name::Ended(term)),
-                Some(owner) => Err(in_file(
-                    file,
-                    &name,
-                    io::Error::new(
-                        io::ErrorKind::PermissionDenied,
-                        format!("it is node {}'s to end", self.name_of(owner.id)),
-                    ),
-                )),
+                // Everything went, and somebody who does not know it yet goes by the old numbers.
+                Some(_) => Ok(()),
                 None => Err(Errno::ENOENT.into()),
             }
         });
@@ -289,7 +299,12 @@ impl Commons {
         domain: u32,
         attempt: u32,
     ) -> io::Result<()> {
+        // Where the lease lapsed, others may have begun with the next try already.
+        let is_mine = self.does(file, term, domain);
         self.domains.lock().remove(&(file, term, domain));
+        if !is_mine {
+            return Ok(());
+        }
         let name = Name::Domain {
             term,
             domain,
@@ -305,4 +320,13 @@ impl Commons {
             Err(e) => Err(e.into()),
         }
     }
+}
+
+/// Later directories of the same file have higher numbers where clocks are right, and others in
+/// any case.
+fn first_number() -> u64 {
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH);
+    let sec = now.map_or(0, |now| now.as_secs()) & u64::from(u32::MAX >> 1);
+    sec << 32 | u64::from(rand::random::<u32>())
 }

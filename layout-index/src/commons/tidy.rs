@@ -12,6 +12,7 @@
 //! again; terms go last, the oldest first, and each before its end. Wherever it stops, the next
 //! one who tidies finds the rest.
 
+use super::files::in_file;
 use super::names::{Listing, Name, Owner, names_of};
 use super::nodes::lapsed;
 use super::{Commons, sys};
@@ -22,7 +23,8 @@ use std::io;
 use std::os::fd::AsFd;
 
 impl Commons {
-    /// True when the directory is gone, and the term with it.
+    /// True when the term is over and all that belonged to it is gone, most often with the
+    /// directory. Otherwise the term is still held.
     pub fn tidy(&self, file: FileId, term: u64) -> io::Result<bool> {
         if !self.holds(file, term) {
             return Err(lapsed());
@@ -31,9 +33,12 @@ impl Commons {
             return Ok(true);
         };
         let listing = self.list_at(dir.as_fd())?;
-        let last = listing.terms.last_key_value();
-        if last != Some((&term, &self.me)) {
+        if listing.terms.get(&term) != Some(&self.me) || listing.is_over(term) {
             return Err(lapsed());
+        }
+        if listing.terms.keys().any(|other| *other > term) {
+            // Of one who goes by an old list, and is about to give it up.
+            return Ok(false);
         }
         let mut over = Vec::new();
         let mut others = false;
@@ -62,7 +67,8 @@ impl Commons {
             names.extend([Name::Term(term), Name::Ended(term)]);
         }
         for name in names {
-            remove_from(dir.as_fd(), &name.to_string())?;
+            let name = name.to_string();
+            remove_from(dir.as_fd(), &name).map_err(|e| in_file(file, &name, e))?;
         }
         if !all {
             return Ok(false);

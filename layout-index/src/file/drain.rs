@@ -55,7 +55,7 @@ impl File {
             .map(|(s, e)| self.piece(s, &e))
             .collect::<Result<Vec<_>>>()?;
         // After the look at the extents: bytes that are in it came before whatever is published.
-        if !self.seen().view.is_empty() {
+        if !self.seen().is_alone() {
             return Err(StoreError::NotAlone);
         }
         Ok(Snapshot {
@@ -132,7 +132,7 @@ impl File {
             return Ok(());
         }
         // After the look at the limit: a truncate that is in it came before whatever is published.
-        if !self.seen().view.is_empty() {
+        if !self.seen().is_alone() {
             return Err(StoreError::NotAlone);
         }
         // The truncate is durable before what it cuts off is gone, and its end is durable before

@@ -24,8 +24,9 @@ pub(crate) struct Life {
     pub generation: u64,
     /// Grows with every freeze; tells who computed something from the layers that they moved.
     pub freezes: u64,
-    /// Grows with every truncate; tells the publisher that what it looked at was cut meanwhile.
-    pub cuts: u64,
+    /// Grows whenever bytes or a cut leave the life for the canonical file or a layout, and with
+    /// every cut: tells who asked for the canonical file's size that it may be another by now.
+    pub leaves: u64,
 }
 
 impl Life {
@@ -39,7 +40,7 @@ impl Life {
             tally,
             generation: 0,
             freezes: 0,
-            cuts: 0,
+            leaves: 0,
         }
     }
 
@@ -92,7 +93,7 @@ impl Life {
         self.row.size = size;
         self.row.grown = size;
         self.row.mtime = time;
-        self.cuts += 1;
+        self.leaves += 1;
         self.changed();
     }
 
@@ -159,6 +160,7 @@ impl Life {
 
     /// The canonical file (or nothing) is newest in `range` now, whatever the layers hold.
     pub fn hide(&mut self, shared: &Shared, range: ByteRange, seq: Seq, why: Gone) {
+        self.leaves += 1;
         let before = self.hot.len();
         let tally = &self.tally;
         if self.frozen.is_some() || self.tally.cold.load(Ordering::Acquire) > 0 {
@@ -188,6 +190,7 @@ impl Life {
         keep: &[ByteRange],
         mark: bool,
     ) {
+        self.leaves += 1;
         let before = self.hot.len();
         let mut kept: Vec<ByteRange> = keep.to_vec();
         let newer = self.hot.within(range).filter(|(_, e)| e.seq > upto);
@@ -235,6 +238,7 @@ impl Life {
         if self.row.grown == grown {
             self.row.grown = 0;
         }
+        self.leaves += 1;
         self.changed();
     }
 

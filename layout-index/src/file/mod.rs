@@ -20,6 +20,7 @@
 mod drain;
 mod exclusive;
 mod life;
+mod plan;
 mod publish;
 mod read;
 mod stripes;
@@ -30,8 +31,8 @@ mod write;
 pub use exclusive::Exclusive;
 pub(crate) use exclusive::{IntroPayload, row_of};
 pub(crate) use life::Life;
+pub use plan::{LogPiece, Piece, Plan, Source, SubfilePiece};
 pub(crate) use publish::Capture;
-pub use read::{LogPiece, Piece, Plan, Source, SubfilePiece};
 pub use subfile::Subfiled;
 
 use crate::peers::Seen;
@@ -45,7 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What the log has to know of a file to find it again after a crash. Given once per dirty life.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intro {
     /// Size of the canonical file when the life begins.
     pub size: u64,
@@ -212,14 +213,7 @@ impl File {
     pub fn hint(&self) -> Intro {
         self.intro()
             .or_else(|| self.seen().hint.clone())
-            .unwrap_or_else(|| Intro {
-                size: 0,
-                mtime: Timestamp(0),
-                uid: 0,
-                gid: 0,
-                handle: Vec::new(),
-                path: Vec::new(),
-            })
+            .unwrap_or_default()
     }
 
     /// The introduction of the current life, with the size and time of now.

@@ -16,9 +16,11 @@
 use super::{Drained, File, Piece};
 use crate::error::{Result, StoreError};
 use crate::extent::{Extent, Place};
+use crate::index::SubfileRow;
 use crate::log::record::{Kind, Record};
 use crate::shared::Gone;
 use crate::types::{ByteRange, FileNo, Seq, Timestamp};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// Extents of one batch.
@@ -39,6 +41,8 @@ pub(crate) struct Capture {
     pub extents: Vec<(u64, Extent)>,
     /// Of those in the log, the bytes, piece by piece.
     pub pieces: Vec<Piece>,
+    /// Those that the extents are in. They stay, whatever becomes of the life.
+    pub subfiles: HashMap<u32, SubfileRow>,
     range: ByteRange,
     /// Something within the range is only in the log, and too much for the batch itself.
     pub left: bool,
@@ -92,6 +96,7 @@ impl File {
                 mtime: life.row.mtime,
                 extents: Vec::new(),
                 pieces: Vec::new(),
+                subfiles: HashMap::new(),
                 range: ByteRange {
                     start: from,
                     end: u64::MAX,
@@ -123,13 +128,29 @@ impl File {
                         }
                         capture.pieces.push(self.piece(start, &extent)?);
                     }
-                    Place::Subfile { .. } | Place::Zero => {}
+                    Place::Subfile { unit, .. } => self.keep_subfile(unit.subfile, &mut capture)?,
+                    Place::Zero => {}
                 }
                 capture.extents.push((start, extent));
             }
             at = window.end;
         }
         Ok(capture)
+    }
+
+    /// While writers are out, so that nothing can let go of it before.
+    fn keep_subfile(&self, no: u32, capture: &mut Capture) -> Result<()> {
+        if capture.subfiles.contains_key(&no) {
+            return Ok(());
+        }
+        let book = &self.shared.subfiles;
+        let subfile = book.get(no).ok_or_else(|| {
+            StoreError::Unusable(format!("file {}: no subfile has number {no}", self.id()))
+        })?;
+        let row = subfile.row().clone();
+        book.published.lock().insert(row.name.clone());
+        capture.subfiles.insert(no, row);
+        Ok(())
     }
 
     /// The layout has the batch, **synced**: the store forgets what is in it.
@@ -226,18 +247,32 @@ impl File {
         Ok(())
     }
 
-    /// The canonical file and what is published of it are `size` long now: what this node has not
-    /// published lies over that.
-    pub(crate) fn rebase(&self, size: u64) -> Result<()> {
-        let _all = self.exclusive();
-        let Some(reach) = self.reach()? else {
-            return Ok(());
-        };
-        if let Some(life) = &mut self.inner().life {
-            life.row.size = size.min(life.row.limit).max(life.row.grown).max(reach);
-            life.row_changed = true;
+    /// Lays what this node has not published over the canonical file as it is now. `ask` gives the
+    /// size of that and of what is published over it; it is asked again if something of this file
+    /// went there meanwhile.
+    pub(crate) fn rebase(&self, ask: impl Fn() -> Result<u64>) -> Result<()> {
+        let leaves = || self.inner().life.as_ref().map(|l| (l.no, l.leaves));
+        loop {
+            let Some(before) = leaves() else {
+                return Ok(());
+            };
+            let size = ask()?;
+            let _all = self.exclusive();
+            let Some(reach) = self.reach()? else {
+                return Ok(());
+            };
+            let mut inner = self.inner();
+            match &mut inner.life {
+                Some(life) if (life.no, life.leaves) == before => {
+                    let row = &mut life.row;
+                    row.size = size.min(row.limit).max(row.grown).max(reach);
+                    life.row_changed = true;
+                    return Ok(());
+                }
+                Some(_) => {}
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     /// Where the last unpublished byte ends. `None` without a life.

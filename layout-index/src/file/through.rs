@@ -17,13 +17,18 @@ use std::io::IoSlice;
 use std::sync::atomic::Ordering;
 
 impl File {
-    /// Writes to the canonical file, keeping order with what the log holds. Clean or not. Waits
+    /// Writes to the canonical file, keeping order with what the log holds. Clean or not. `NotAlone`
+    /// when something is published, or about to be: drain it first. Waits
     /// for the drain of the same range and for the PFS: not on an event loop.
     pub fn write_through(&self, canonical: &dyn DiskFile, offset: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
         let range = write_range(offset, data.len() as u64)?;
+        // What is published lies over the canonical file.
+        let Some(_moving) = self.moving.try_lock().filter(|_| self.seen().is_alone()) else {
+            return Err(StoreError::NotAlone);
+        };
         loop {
             self.apply_trim(canonical)?;
             let _canonical = self.canonical.lock(range);

@@ -5,7 +5,7 @@
 
 use super::batch::{self, Batch, Bytes, Head, Strip, SubfileRef, Tables, Unit};
 use super::bytes::MAX_OFFSET;
-use super::codec::{FIXED, MAX_BATCH, StripCodec, goes_on, put_run};
+use super::codec::{FIXED, MAX_BATCH, StripCodec, behind, goes_on, put_run};
 use crate::extent::{BLOCK, SubUnit, UNIT_MAX};
 use crate::types::ByteRange;
 use std::collections::HashMap;
@@ -84,12 +84,30 @@ impl Run {
         })
     }
 
+    /// The two pieces of a pair.
+    fn parted(&self) -> (Run, Run) {
+        let first = Run {
+            stride: 0,
+            count: 1,
+            ..*self
+        };
+        let second = Run {
+            start: self.start + self.stride,
+            position: self.position + self.len,
+            ..first
+        };
+        (first, second)
+    }
+
     /// `self` with `next` as one more piece.
     fn with(&self, next: &Run) -> Option<Run> {
         let stride = next
             .start
             .checked_sub(self.start + (self.count - 1) * self.stride)?;
-        let regular = self.count == 1 && stride > self.len || stride == self.stride;
+        let regular = match self.count {
+            1 => stride > self.len,
+            _ => stride == self.stride,
+        };
         let fits = regular && self.len == next.len && self.bytes_go_on(next);
         fits.then(|| Run {
             stride,
@@ -105,7 +123,8 @@ pub struct BatchBuilder {
     subfiles: HashMap<SubfileRef, u32>,
     units: HashMap<Unit, u32>,
     unit_ends: Vec<u64>,
-    /// The strip that is being made, and the piece that may still grow before it becomes a part.
+    /// The strip that is being made, and the piece that may still grow before it becomes a part of
+    /// it. A strip of two is not one yet.
     strip: Option<Run>,
     piece: Option<Run>,
     data_end: u64,
@@ -228,7 +247,7 @@ impl BatchBuilder {
         if !units.last().is_some_and(|last| goes_on(last, &unit)) {
             self.scratch.clear();
             // Its count is not known yet and takes at most five bytes.
-            put_run(&mut self.scratch, &unit, 0);
+            put_run(&mut self.scratch, behind(units), &unit, 0);
             self.encoded += self.scratch.len() + 4;
         }
         self.encoded += 4;
@@ -239,13 +258,28 @@ impl BatchBuilder {
     }
 
     fn close_piece(&mut self, piece: Run) {
-        self.strip = Some(match self.strip.take() {
-            None => piece,
-            Some(strip) => strip.with(&piece).unwrap_or_else(|| {
-                self.close_strip(strip);
-                piece
-            }),
-        });
+        let Some(strip) = self.strip.take() else {
+            self.strip = Some(piece);
+            return;
+        };
+        if let Some(longer) = strip.with(&piece) {
+            self.strip = Some(longer);
+            return;
+        }
+        // Any two have a distance. That makes no pattern, saves nothing, and a pair that is far
+        // apart would be in the way of every lookup between them.
+        let last = match strip.count {
+            2 => {
+                let (first, second) = strip.parted();
+                self.close_strip(first);
+                second
+            }
+            _ => strip,
+        };
+        self.strip = Some(last.with(&piece).unwrap_or_else(|| {
+            self.close_strip(last);
+            piece
+        }));
     }
 
     fn close_strip(&mut self, run: Run) {
@@ -280,8 +314,14 @@ impl BatchBuilder {
         if let Some(piece) = self.piece.take() {
             self.close_piece(piece);
         }
-        if let Some(strip) = self.strip.take() {
-            self.close_strip(strip);
+        match self.strip.take() {
+            Some(pair) if pair.count == 2 => {
+                let (first, second) = pair.parted();
+                self.close_strip(first);
+                self.close_strip(second);
+            }
+            Some(strip) => self.close_strip(strip),
+            None => {}
         }
         head.grown = head.grown.max(self.data_end);
         Batch::new(head, self.tables, self.unit_ends)

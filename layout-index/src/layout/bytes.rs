@@ -67,6 +67,12 @@ impl<'a> Reader<'a> {
         u32::try_from(self.varint()?).map_err(|_| "holds a number that is too large".into())
     }
 
+    /// As a varint: 0, -1, 1, -2, 2 and so on are 0, 1, 2, 3, 4.
+    pub fn signed(&mut self) -> Result<i64, Refused> {
+        let value = self.varint()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
     /// A field that must be zero, so that a later version can give it a meaning.
     pub fn zero_u32(&mut self) -> Result<(), Refused> {
         match self.u32()? {
@@ -89,6 +95,10 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put_varint(out, (value << 1 ^ value >> 63) as u64);
 }
 
 pub(super) fn put_u32(out: &mut Vec<u8>, value: u32) {

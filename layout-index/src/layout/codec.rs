@@ -6,11 +6,12 @@
 
 use super::batch::{self, Batch, Bytes, Head, Strip, SubfileRef, Tables, Unit};
 use super::build::BuildError;
-use super::bytes::{self, MAX_OFFSET, Reader, Refused, put_u32, put_u64, put_varint};
+use super::bytes::{self, MAX_OFFSET, Reader, Refused, put_signed, put_u32, put_u64, put_varint};
 use super::file::LayoutId;
 use crate::checksum;
 use crate::extent::UNIT_MAX;
 use crate::types::{Epoch, FileNo, Seq, Timestamp};
+use std::sync::Arc;
 
 /// The most bytes that a batch may take. A reader has a whole one in memory, and some times that
 /// when it is decoded.
@@ -31,7 +32,7 @@ const STRIP_MIN: u64 = 2;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A batch, and how many bytes it took.
-    Batch(Batch, usize),
+    Batch(Arc<Batch>, usize),
     /// The beginning of one.
     Incomplete,
     /// Why it cannot be one.
@@ -202,29 +203,39 @@ pub(super) fn goes_on(last: &Unit, next: &Unit) -> bool {
     next.subfile == last.subfile && next.len == last.len && Some(next.block) == behind
 }
 
-pub(super) fn put_run(out: &mut Vec<u8>, first: &Unit, count: u64) {
+/// The block behind the last of `units`, where the next one is likely to be.
+pub(super) fn behind(units: &[Unit]) -> u64 {
+    let last = units.last();
+    last.map_or(0, |unit| u64::from(unit.block) + u64::from(unit.blocks()))
+}
+
+pub(super) fn put_run(out: &mut Vec<u8>, behind: u64, first: &Unit, count: u64) {
     put_varint(out, first.subfile.into());
-    put_varint(out, first.block.into());
+    put_signed(out, i64::from(first.block) - behind as i64);
     put_varint(out, first.len.into());
     put_varint(out, count);
 }
 
 fn put_units(out: &mut Vec<u8>, units: &[Unit]) -> u32 {
-    let mut runs = 0;
+    let (mut runs, mut done) = (0, 0);
     for run in units.chunk_by(goes_on) {
-        put_run(out, &run[0], run.len() as u64);
+        put_run(out, behind(&units[..done]), &run[0], run.len() as u64);
         run.iter().for_each(|unit| put_u32(out, unit.crc));
         runs += 1;
+        done += run.len();
     }
     runs
 }
 
 fn get_units(r: &mut Reader, runs: u32, count: u32, subfiles: u32) -> Result<Vec<Unit>, Refused> {
-    let mut units = Vec::with_capacity(count as usize);
+    let mut units: Vec<Unit> = Vec::with_capacity(count as usize);
     for _ in 0..runs {
+        let (subfile, distance) = (r.varint_u32()?, r.signed()?);
+        let block = distance.checked_add(behind(&units) as i64);
+        let block = block.and_then(|block| u32::try_from(block).ok());
         let mut unit = Unit {
-            subfile: r.varint_u32()?,
-            block: r.varint_u32()?,
+            subfile,
+            block: block.ok_or("has a unit beyond what a subfile can hold")?,
             len: r.varint_u32()?,
             crc: 0,
         };
@@ -358,7 +369,7 @@ pub fn decode(bytes: &[u8], id: &LayoutId) -> Decoded {
         return Decoded::Damaged("does not match its checksum".into());
     }
     match decode_body(body) {
-        Ok(batch) => Decoded::Batch(batch, len),
+        Ok(batch) => Decoded::Batch(Arc::new(batch), len),
         Err(why) => Decoded::Damaged(why),
     }
 }

@@ -7,7 +7,11 @@ use crate::checksum;
 use crate::types::{FileId, NodeId};
 use std::sync::Arc;
 
-pub const HEADER_LEN: usize = 48;
+pub const HEADER_LEN: usize = 192;
+/// The part of it that says which layout it is.
+const IDENTITY: std::ops::Range<usize> = 12..48;
+/// The longest file handle, with the four bytes of its type.
+pub const MAX_HANDLE: usize = 132;
 const MAGIC: &[u8; 8] = b"FBLAYOUT";
 const VERSION: u32 = 1;
 
@@ -21,8 +25,14 @@ pub struct LayoutId {
 }
 
 impl LayoutId {
-    /// What the file begins with.
-    pub fn header(&self) -> [u8; HEADER_LEN] {
+    /// What the file begins with. `handle` is the canonical file's, as in the store, for those who
+    /// have to find it without a mount; one that is too long is left out.
+    pub fn header(&self, handle: &[u8]) -> [u8; HEADER_LEN] {
+        let handle = if handle.len() > MAX_HANDLE {
+            &[]
+        } else {
+            handle
+        };
         let mut bytes = Vec::with_capacity(HEADER_LEN);
         bytes.extend_from_slice(MAGIC);
         put_u32(&mut bytes, 0);
@@ -31,7 +41,9 @@ impl LayoutId {
         put_u64(&mut bytes, self.file.ino);
         put_u64(&mut bytes, self.file.birth);
         put_u32(&mut bytes, self.generation);
-        put_u32(&mut bytes, 0);
+        put_u32(&mut bytes, handle.len() as u32);
+        bytes.extend_from_slice(handle);
+        bytes.resize(HEADER_LEN, 0);
         let crc = checksum::crc32c(&bytes[12..]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         let mut header = [0; HEADER_LEN];
@@ -39,14 +51,13 @@ impl LayoutId {
         header
     }
 
+    /// Only of what says which layout it is.
     pub(super) fn salt(&self) -> u32 {
-        checksum::crc32c(&self.header()[12..])
+        checksum::crc32c(&self.header(&[])[IDENTITY.start..IDENTITY.end - 4])
     }
 
-    fn check(&self, header: &[u8]) -> Result<(), String> {
-        if header == self.header() {
-            return Ok(());
-        }
+    /// Gives the canonical file's handle.
+    fn check<'a>(&self, header: &'a [u8]) -> Result<&'a [u8], String> {
         if !header.starts_with(MAGIC) {
             return Err("is not a layout".into());
         }
@@ -66,7 +77,18 @@ impl LayoutId {
             birth: r.u64()?,
         };
         let generation = r.u32()?;
-        r.zero_u32()?;
+        let len = r.u32()? as usize;
+        let found = LayoutId {
+            file,
+            node,
+            generation,
+        };
+        if found == *self {
+            if len > MAX_HANDLE {
+                return Err("has a file handle that is too long".into());
+            }
+            return r.take(len);
+        }
         Err(format!(
             "is layout {generation:x} of node {node} for file {file}, and lies where layout {:x} of node {} for file {} should be",
             self.generation, self.node, self.file
@@ -89,6 +111,8 @@ pub enum Tail {
 
 #[derive(Debug)]
 pub struct Parsed {
+    /// The canonical file's, if the header was read and has one.
+    pub handle: Vec<u8>,
     /// Each with where it ends in the file.
     pub batches: Vec<(u64, Arc<Batch>)>,
     pub tail: Tail,
@@ -104,6 +128,7 @@ impl Parsed {
 /// The batches in `bytes`, which begin at byte `offset` of layout `id`: 0, or the end of a batch.
 pub fn parse(bytes: &[u8], offset: u64, id: &LayoutId) -> Parsed {
     let mut parsed = Parsed {
+        handle: Vec::new(),
         batches: Vec::new(),
         tail: Tail::Complete,
     };
@@ -113,9 +138,12 @@ pub fn parse(bytes: &[u8], offset: u64, id: &LayoutId) -> Parsed {
             parsed.tail = Tail::Incomplete;
             return parsed;
         };
-        if let Err(why) = id.check(header) {
-            parsed.tail = Tail::Damaged { at: 0, why };
-            return parsed;
+        match id.check(header) {
+            Ok(handle) => parsed.handle = handle.to_vec(),
+            Err(why) => {
+                parsed.tail = Tail::Damaged { at: 0, why };
+                return parsed;
+            }
         }
         at = HEADER_LEN;
     }
@@ -124,7 +152,7 @@ pub fn parse(bytes: &[u8], offset: u64, id: &LayoutId) -> Parsed {
             Decoded::Batch(batch, len) => {
                 at += len;
                 let end = offset.saturating_add(at as u64);
-                parsed.batches.push((end, Arc::new(batch)));
+                parsed.batches.push((end, batch));
             }
             Decoded::Incomplete => {
                 parsed.tail = Tail::Incomplete;

@@ -27,11 +27,13 @@ mod codec;
 mod file;
 mod plan;
 mod spans;
+#[cfg(test)]
+mod testing;
 mod view;
 
 pub use batch::{Batch, Bytes, Head, Strip, SubfileRef, Unit};
 pub use build::{BatchBuilder, BuildError, Piece};
 pub use codec::{Decoded, MAX_BATCH, decode};
-pub use file::{HEADER_LEN, LayoutId, Parsed, Tail, parse};
+pub use file::{HEADER_LEN, LayoutId, MAX_HANDLE, Parsed, Tail, parse};
 pub use plan::{Base, Covered, MAX_DOMAINS, Plan};
 pub use view::{View, ViewPiece, ViewSource};

@@ -1,9 +1,9 @@
 //! Refreshing: one look at a stamp, and if it changed, everything that changed.
 
-use super::{AskCanonical, Peers, Seen, failed};
+use super::{AskCanonical, Canonical, Peers, Seen, failed};
 use crate::commons::{Intent, Listing, Stamp};
 use crate::error::{Result, StoreError};
-use crate::file::File;
+use crate::file::{File, Intro};
 use crate::layout::{self, Base, LayoutId, Plan, Tail, View};
 use crate::types::NodeId;
 use std::collections::HashSet;
@@ -103,13 +103,12 @@ impl Peers {
     }
 
     fn rebase(&self, file: &File, ask: AskCanonical<'_>) -> Result<()> {
-        let canonical = ask().map_err(|e| failed("asking the size of", file, e))?;
-        let size = {
+        file.rebase(|| {
+            let canonical = asked(file, ask)?;
             let mut seen = file.seen();
             seen.canonical = canonical;
-            seen.view.size(canonical.size)
-        };
-        file.rebase(size)
+            Ok(seen.view.size(canonical.size))
+        })
     }
 
     /// A look at everything: the same stamp before and after. Gives the intents of others.
@@ -140,9 +139,16 @@ impl Peers {
             let me = self.me();
             let intents = listing.map_or(Vec::new(), |listing| listing.intents);
             let awaited: Vec<Intent> = intents.into_iter().filter(|i| i.owner.id != me).collect();
-            let owed = !view.is_empty() || !file.is_clean();
+            // After the base was read: the canonical file has at least what that says.
+            let canonical = match view.is_empty() {
+                true => None,
+                false => Some(asked(file, ask)?),
+            };
             {
                 let mut seen = file.seen();
+                if let Some(canonical) = canonical {
+                    seen.canonical = canonical;
+                }
                 if view.is_empty() {
                     seen.subfiles.clear();
                 }
@@ -151,9 +157,7 @@ impl Peers {
                 seen.looked = true;
                 seen.awaited = !awaited.is_empty();
             }
-            if owed {
-                self.rebase(file, ask)?;
-            }
+            self.rebase(file, ask)?;
             return Ok(awaited);
         }
         Err(failed(
@@ -232,6 +236,17 @@ impl Peers {
         Ok(Some(view))
     }
 
+    /// Where the canonical file is, for a node that never had it open.
+    pub(super) fn remember(&self, file: &File, handle: &[u8]) {
+        let mut seen = file.seen();
+        if seen.hint.is_none() && !handle.is_empty() {
+            seen.hint = Some(Intro {
+                handle: handle.to_vec(),
+                ..Intro::default()
+            });
+        }
+    }
+
     /// Adds what a layout has got since the last look. False if it is gone.
     fn read_tail(&self, file: &File, view: &mut View, node: NodeId, gen_no: u32) -> Result<bool> {
         let id = LayoutId {
@@ -251,6 +266,7 @@ impl Peers {
             };
             let whole = bytes.len() < want;
             let parsed = layout::parse(&bytes, from, &id);
+            self.remember(file, &parsed.handle);
             let got = !parsed.batches.is_empty();
             for (end, batch) in parsed.batches {
                 view.add(node, gen_no, end, batch);
@@ -271,6 +287,13 @@ impl Peers {
             }
         }
     }
+}
+
+fn asked(file: &File, ask: AskCanonical<'_>) -> Result<Canonical> {
+    ask().map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOENT) => StoreError::Gone(file.id()),
+        _ => failed("asking the size of", file, e),
+    })
 }
 
 fn damaged(file: &File, what: &'static str, why: impl ToString) -> StoreError {

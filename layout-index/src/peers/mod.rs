@@ -19,9 +19,11 @@
 mod look;
 mod own;
 mod put;
+mod survey;
 
 pub use look::Wait;
 pub use put::INLINE;
+pub use survey::{Survey, SurveyedFile, SurveyedLayout, survey, survey_file};
 
 use crate::commons::{Commons, Intent, Stamp};
 use crate::error::{Result, StoreError};
@@ -30,7 +32,7 @@ use crate::layout::{SubfileRef, View};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::subfile::Subfile;
-use crate::types::NodeId;
+use crate::types::{Epoch, NodeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -80,12 +82,23 @@ pub(crate) struct Seen {
     awaited: bool,
     pub canonical: Canonical,
     own: HashMap<u32, OwnLayout>,
+    /// Of this node's last batch.
+    own_epoch: Epoch,
+    /// A publication of this node is under way.
+    pub publishing: bool,
     /// Where the next batch goes.
     current: Option<u32>,
     intents: Vec<Intent>,
     subfiles: HashMap<String, Arc<Subfile>>,
     /// Of the last life.
     pub hint: Option<Intro>,
+}
+
+impl Seen {
+    /// Nothing is published that the canonical file does not have, nor about to be.
+    pub fn is_alone(&self) -> bool {
+        self.view.is_empty() && !self.publishing
+    }
 }
 
 /// A layout that this node writes.
@@ -166,6 +179,11 @@ impl Peers {
         Ok(())
     }
 
+    /// What this node has published of the file and the canonical file does not have.
+    pub fn published_bytes(&self, file: &File) -> u64 {
+        file.published_view().bytes_of(self.me())
+    }
+
     /// Something was announced and is not published.
     pub fn owes(&self, file: &File) -> bool {
         !file.seen().intents.is_empty()
@@ -215,6 +233,14 @@ impl File {
     /// The canonical file is the whole truth, as far as this node has looked.
     pub fn is_settled(&self) -> bool {
         self.is_clean() && self.seen().view.is_empty()
+    }
+
+    /// Whose file it is, as far as is known.
+    pub fn owner(&self) -> u32 {
+        match self.intro() {
+            Some(intro) => intro.uid,
+            None => self.seen().canonical.uid,
+        }
     }
 
     /// The subfile that bytes of the view are in.

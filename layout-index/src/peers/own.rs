@@ -40,6 +40,8 @@ impl Peers {
             }
             self.drop_drained(&file, listing.bases.last().copied())
                 .map_err(io::Error::other)?;
+            // A batch that was appended and not stamped is news that nobody would hear of.
+            self.commons.touch(id)?;
             file.seen().intents = intents;
             if file.is_clean() {
                 let promises = self.promises(&file);
@@ -65,6 +67,7 @@ impl Peers {
             generation: gen_no,
         };
         let parsed = layout::parse(&bytes, 0, &id);
+        self.remember(file, &parsed.handle);
         let mut own = OwnLayout::default();
         for (end, batch) in &parsed.batches {
             own.len = *end;
@@ -200,7 +203,7 @@ impl Peers {
     }
 
     /// A subfile may be in several layouts' batches, and in the life that made it.
-    fn let_go(&self, subfile: &SubfileRef) {
+    pub(super) fn let_go(&self, subfile: &SubfileRef) {
         let me = self.me();
         let name = subfile.name(me);
         let book = &self.shared.subfiles;

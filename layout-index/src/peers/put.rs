@@ -16,14 +16,18 @@ impl Peers {
     /// few. True if that is everything: false if bytes must be moved to subfiles first.
     pub fn publish(&self, file: &File, ask: AskCanonical<'_>) -> Result<bool> {
         let _moving = file.moving.lock();
+        let _publishing = Publishing::begin(file);
         let promises = self.promises(file);
         let mut from = 0;
         let mut all = true;
         while let Some(capture) = file.capture(from, INLINE)? {
             all &= !capture.left;
             if !(capture.left && capture.is_empty()) {
-                self.put(file, &capture, ask)?;
-                file.published(&capture)?;
+                self.put(file, &capture, ask).inspect_err(|_| {
+                    let rows = capture.subfiles.values();
+                    rows.filter_map(|row| reference(&row.name, &row.ost_name))
+                        .for_each(|subfile| self.let_go(&subfile));
+                })?;
             }
             match capture.next {
                 Some(next) => from = next,
@@ -38,12 +42,20 @@ impl Peers {
 
     fn put(&self, file: &File, capture: &Capture, ask: AskCanonical<'_>) -> Result<()> {
         self.shared.log.sync()?;
-        {
-            let _one = file.looking.lock();
-            // Whoever has announced something is not newer than this, whatever comes of it.
-            self.look(file, ask)?;
+        // From the append until the store has forgotten, nobody here may see a batch of another
+        // node: it may be newer than this one, and the store would show its own bytes over it.
+        let one = file.looking.lock();
+        // Whoever has announced something is not newer than this, whatever comes of it.
+        self.look(file, ask)?;
+        let seen_epoch = file.seen().view.epoch();
+        if seen_epoch > file.seen().own_epoch {
+            // What was seen may not be stamped yet. Whoever sees the batch that follows must not
+            // miss the one it is newer than.
+            self.commons
+                .touch(file.id())
+                .map_err(|e| failed("publishing", file, e))?;
         }
-        let epoch = Epoch(file.seen().view.epoch().0 + 1);
+        let epoch = Epoch(seen_epoch.0 + 1);
         let batch = self.build(file, capture, epoch)?;
         let (gen_no, at) = self.own_layout(file);
         let id = LayoutId {
@@ -53,7 +65,7 @@ impl Peers {
         };
         let mut bytes = Vec::new();
         if at == 0 {
-            bytes.extend(id.header());
+            bytes.extend(id.header(&file.hint().handle));
         }
         bytes.extend(batch.encode(&id).map_err(|e| unusable(file, e))?);
         let end = at + bytes.len() as u64;
@@ -66,8 +78,11 @@ impl Peers {
             let mut view = (*seen.view).clone();
             view.add(self.me(), gen_no, end, Arc::new(batch));
             seen.view = Arc::new(view);
+            seen.own_epoch = epoch;
             seen.own.entry(gen_no).or_default().len = end;
         }
+        file.published(capture)?;
+        drop(one);
         self.commons
             .touch(file.id())
             .map_err(|e| failed("publishing", file, e))
@@ -82,15 +97,12 @@ impl Peers {
             match extent.place {
                 Place::Zero => builder.push(range, Piece::Zero).map_err(unusable)?,
                 Place::Subfile { unit, skip } => {
-                    let subfile = self.shared.subfiles.get(unit.subfile);
-                    let subfile = subfile
-                        .as_ref()
-                        .and_then(|s| reference(&s.row().name, &s.row().ost_name));
+                    let row = capture.subfiles.get(&unit.subfile);
+                    let subfile = row.and_then(|row| reference(&row.name, &row.ost_name));
                     let subfile = subfile.ok_or_else(|| {
                         StoreError::Unusable(format!(
-                            "file {} bytes {range}: no subfile has number {}",
-                            file.id(),
-                            unit.subfile
+                            "file {} bytes {range}: its subfile has no name of this store's",
+                            file.id()
                         ))
                     })?;
                     let piece = Piece::Subfile {
@@ -154,6 +166,23 @@ impl Peers {
                 held.insert(subfile.name(me));
             }
         }
+    }
+}
+
+/// Nothing of the file is drained past the log meanwhile: bytes that are newer than the batch that
+/// is on its way would end up below it.
+struct Publishing<'a>(&'a File);
+
+impl Publishing<'_> {
+    fn begin(file: &File) -> Publishing<'_> {
+        file.seen().publishing = true;
+        Publishing(file)
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.0.seen().publishing = false;
     }
 }
 

@@ -21,6 +21,9 @@ struct Outcome<'a> {
 }
 
 pub fn run(args: &DrainArgs) -> Result<Code> {
+    if args.adopt {
+        return super::adopt::run(args);
+    }
     let (mount, below) = client::mount_of(&args.path)?;
     let request = Request::Drain {
         target: target(&args.path, &below)?,

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod adopt;
 pub mod drain;
 pub mod layout;
 pub mod mount;

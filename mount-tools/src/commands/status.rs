@@ -1,5 +1,6 @@
 //! `forebay status`: asks the daemons there are, and looks into the stores of those there are not.
 
+pub mod backing;
 mod render;
 mod targets;
 
@@ -21,6 +22,14 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: &StatusArgs) -> Result<Code> {
     loop {
+        if let Some(dir) = &args.backing {
+            backing::show(dir, args.json, args.watch)?;
+            if !args.watch {
+                return Ok(Code::Ok);
+            }
+            std::thread::sleep(AGAIN);
+            continue;
+        }
         let reports = collect(args)?;
         show(args, &reports).map_err(super::output_failed)?;
         if !args.watch {

@@ -100,6 +100,8 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
     let closing = lifecycle.close(&store, ended);
     if let Some(peers) = &parts.peers
         && let Err(error) = peers.leave()
+        // The backing is gone, and with it those who could wait.
+        && error.kind() != std::io::ErrorKind::NotFound
     {
         tracing::warn!(%error, "other nodes wait for this one's lease");
     }

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 pub trait Names: Send + Sync {
     /// Below the mount; `None` when it has no name.
     fn path_of(&self, id: FileId) -> Option<PathBuf>;
+    /// The file with this node number, if the kernel knows it.
+    fn id_of(&self, ino: u64) -> Option<FileId>;
     fn open_handles(&self) -> usize;
 }
 
@@ -67,8 +69,9 @@ impl Node {
     }
 
     fn dirty(&self) -> Vec<Arc<File>> {
-        let mut files = self.store.dirty_files();
-        files.retain(|f| !f.is_unlinked() && !f.is_clean());
+        let mut files = self.flusher.files();
+        // Removed on some node, and the drain has yet to find that out.
+        files.retain(|f| !f.is_clean() || self.names.path_of(f.id()).is_some());
         files
     }
 
@@ -145,7 +148,7 @@ impl Node {
         FileStatus {
             path: self.name(file),
             id: file.id().to_string(),
-            size: file.stat().map_or(0, |s| s.size),
+            size: file.shown().map_or(0, |s| s.size),
             undrained,
             uid: owner(file),
             writers: Some(file.writers()),
@@ -170,6 +173,12 @@ impl Node {
     fn select(&self, target: &Target, peer: Peer) -> Result<(Selection, usize), Refusal> {
         if *target == Target::Mount && peer.is_privileged() {
             return Ok((Selection::All, 0));
+        }
+        if let Target::File(ino) = target
+            && let Some(id) = self.names.id_of(*ino)
+            && let Err(error) = self.flusher.concern(id)
+        {
+            return Err(Refusal::new(Reason::Failed, error.to_string()));
         }
         let mut files = self.dirty();
         match target {
@@ -299,7 +308,7 @@ impl Handler for Node {
 /// The user whose data it is: who owned the file when its first byte was absorbed. A file whose
 /// life has just ended belongs to nobody but root.
 fn owner(file: &File) -> u32 {
-    file.intro().map_or(0, |intro| intro.uid)
+    file.owner()
 }
 
 fn denied(message: &str) -> Refusal {

@@ -251,6 +251,10 @@ impl Names for View {
         self.0.path_of(id)
     }
 
+    fn id_of(&self, ino: u64) -> Option<FileId> {
+        self.0.id_of(ino)
+    }
+
     fn open_handles(&self) -> usize {
         self.0.open_handles()
     }

@@ -169,6 +169,13 @@ impl View {
         self.layers.is_empty()
     }
 
+    /// Bytes of a node's batches, each as often as it was published.
+    pub fn bytes_of(&self, node: NodeId) -> u64 {
+        let theirs = self.layers.iter().filter(|layer| layer.node == node);
+        let strips = theirs.flat_map(|layer| layer.batch.strips());
+        strips.map(|strip| strip.total()).sum()
+    }
+
     /// The largest that was ever seen.
     pub fn epoch(&self) -> Epoch {
         self.epoch

@@ -1,0 +1,134 @@
+//! What a file is expected to be, and how it came to that.
+
+use crate::sys;
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Operations that a failure shows.
+const SHOWN: usize = 60;
+
+/// A backing may date a change by a clock that ticks, and a store by one that does not.
+const TICK: i64 = 20_000_000;
+
+#[derive(Clone, Debug, Default)]
+pub struct Content {
+    pub data: Vec<u8>,
+    /// As its last writer saw it.
+    pub mtime: i64,
+    pub links: u64,
+    history: VecDeque<String>,
+}
+
+impl Content {
+    /// An empty file with one name.
+    pub fn new() -> Self {
+        Self {
+            links: 1,
+            ..Self::default()
+        }
+    }
+
+    pub fn note(&mut self, what: String) {
+        if self.history.len() == SHOWN {
+            self.history.pop_front();
+        }
+        self.history.push_back(what);
+    }
+
+    pub fn history(&self) -> String {
+        let lines: Vec<&str> = self.history.iter().map(String::as_str).collect();
+        lines.join("\n  ")
+    }
+
+    pub fn size(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        let (at, end) = (at as usize, at as usize + bytes.len());
+        if self.data.len() < end {
+            self.data.resize(end, 0);
+        }
+        self.data[at..end].copy_from_slice(bytes);
+    }
+
+    pub fn cut(&mut self, size: u64) {
+        self.data.resize(size as usize, 0);
+    }
+
+    /// Zeros without growth.
+    pub fn punch(&mut self, at: u64, len: u64) {
+        let end = (at + len).min(self.size()) as usize;
+        if (at as usize) < end {
+            self.data[at as usize..end].fill(0);
+        }
+    }
+
+    pub fn slice(&self, at: u64, len: u64) -> &[u8] {
+        let end = (at + len).min(self.size()) as usize;
+        self.data.get(at as usize..end).unwrap_or(&[])
+    }
+
+    /// Time moves on, and only with a change.
+    pub fn dated(&mut self, mtime: i64, changed: bool) -> Result<(), String> {
+        let old = std::mem::replace(&mut self.mtime, mtime);
+        if !changed && old != mtime {
+            return Err(format!("mtime {mtime} without a change since {old}"));
+        }
+        if mtime < old - TICK {
+            return Err(format!("mtime {mtime} is before the last one, {old}"));
+        }
+        Ok(())
+    }
+
+    /// Compares what was read at `at` (as much as there was of `len` bytes).
+    pub fn compare(&self, at: u64, len: u64, got: &[u8]) -> Result<(), String> {
+        let want = self.slice(at, len);
+        if got == want {
+            return Ok(());
+        }
+        let both = got.len().min(want.len());
+        let first = (0..both).find(|i| got[*i] != want[*i]).unwrap_or(both);
+        let wrong = (first..both).filter(|i| got[*i] != want[*i]).count();
+        let show = |bytes: &[u8]| format!("{:02x?}", &bytes[first..bytes.len().min(first + 12)]);
+        Err(format!(
+            "read {} of {} bytes at {at}; first difference at {}: got {}, expected {}; {wrong} bytes differ",
+            got.len(),
+            want.len(),
+            at + first as u64,
+            show(got),
+            show(want),
+        ))
+    }
+
+    /// All of it, through an open file.
+    pub fn check(&self, file: &File) -> Result<(), String> {
+        let meta = file.metadata().map_err(|e| format!("stat: {e}"))?;
+        let len = self.size().max(meta.len()) + 1;
+        let got = sys::read_at(file, 0, len as usize).map_err(|e| format!("read: {e}"))?;
+        self.compare(0, len, &got)?;
+        if meta.len() != self.size() {
+            return Err(format!("size {}, expected {}", meta.len(), self.size()));
+        }
+        if sys::mtime(&meta) != self.mtime {
+            let (got, want) = (sys::mtime(&meta), self.mtime);
+            return Err(format!("mtime {got}, expected {want}"));
+        }
+        if meta.nlink() != self.links {
+            let (got, want) = (meta.nlink(), self.links);
+            return Err(format!("{got} links, expected {want}"));
+        }
+        Ok(())
+    }
+
+    /// Opens it, which is a sync point, and checks all of it.
+    pub fn check_at(&self, path: &Path, writable: bool) -> Result<(), String> {
+        let file = OpenOptions::new().read(true).write(writable).open(path);
+        let file = file.map_err(|e| format!("open {}: {e}", path.display()))?;
+        let checked = self.check(&file);
+        sys::close(file).map_err(|e| format!("close {}: {e}", path.display()))?;
+        checked.map_err(|e| format!("{}: {e}", path.display()))
+    }
+}

@@ -1,0 +1,18 @@
+//! The reference model of several nodes: what each of them must show at its sync points.
+//!
+//! # Why the expected bytes are always known
+//!
+//! One node at a time changes a file, from a sync point that refreshes (open, fsync, lock) to one
+//! that publishes (close, fsync, unlock); or several do, in ranges that do not touch. So between
+//! two such turns every file has exactly one content that every node is promised to show, and all
+//! of them are asked. Daemons are killed and started again in between, within turns and while
+//! others look.
+
+mod content;
+mod names;
+mod shares;
+mod turn;
+mod world;
+
+pub use content::Content;
+pub use world::World;

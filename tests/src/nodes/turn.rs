@@ -1,0 +1,308 @@
+//! Turns of one node at a time: from a sync point that refreshes to one that publishes.
+
+use super::content::Content;
+use super::world::{Held, LARGEST, World};
+use crate::locks::{How, lock, unlock};
+use crate::sys;
+use crate::wait::{LONG, wait_until};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// A node's turn at a file.
+struct Turn {
+    node: usize,
+    id: usize,
+    file: File,
+    locked: Option<How>,
+    changed: bool,
+    may_hold: bool,
+}
+
+impl World {
+    /// One node opens a file (or goes on with one it has), changes and reads it, and publishes.
+    pub(super) fn alone(&mut self) -> &'static str {
+        let (name, node) = (self.some_name(), self.some_node());
+        let mut turn = match self.names.get(name).copied() {
+            Some(id) => self.begin(node, name, id),
+            None => self.create(node, name),
+        };
+        for _ in 0..1 + self.rng.below(14) {
+            self.step(&mut turn);
+            if self.rng.one_in(180) {
+                self.kill_within(&mut turn, name);
+            }
+        }
+        let id = turn.id;
+        self.publish(turn);
+        self.check_everywhere(id);
+        "turns of one node"
+    }
+
+    pub(super) fn new_content(&mut self, name: &'static str) -> usize {
+        let id = self.files.len();
+        self.files.push(Content::new());
+        self.names.insert(name, id);
+        id
+    }
+
+    fn create(&mut self, node: usize, name: &'static str) -> Turn {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        options.custom_flags(if self.rng.one_in(2) { libc::O_EXCL } else { 0 });
+        let id = self.new_content(name);
+        self.note(id, node, format!("create {name}"));
+        let file = options.open(self.path(node, name));
+        let file = self.require(id, node, file.map_err(|e| format!("create: {e}")));
+        Turn {
+            node,
+            id,
+            file,
+            locked: None,
+            changed: true,
+            may_hold: true,
+        }
+    }
+
+    fn begin(&mut self, node: usize, name: &str, id: usize) -> Turn {
+        let mine = |held: &Held| held.node == node && held.id == id && held.writable;
+        if let Some(at) = self.held.iter().position(mine)
+            && !self.rng.one_in(3)
+        {
+            let file = self.held.swap_remove(at).file;
+            let mut turn = Turn {
+                node,
+                id,
+                file,
+                locked: None,
+                changed: false,
+                may_hold: true,
+            };
+            if self.rng.one_in(2) {
+                self.note(id, node, "fsync of a held file".into());
+                let synced = turn.file.sync_all().map_err(|e| format!("fsync: {e}"));
+                self.require(id, node, synced);
+            } else {
+                self.lock(&mut turn);
+            }
+            return turn;
+        }
+        let cut = self.rng.one_in(12);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .truncate(cut)
+            .open(self.path(node, name));
+        self.note(id, node, format!("open {name}, O_TRUNC: {cut}"));
+        let file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
+        if cut {
+            self.files[id].cut(0);
+        }
+        let mut turn = Turn {
+            node,
+            id,
+            file,
+            locked: None,
+            changed: cut,
+            may_hold: true,
+        };
+        if self.rng.one_in(5) {
+            self.lock(&mut turn);
+        }
+        turn
+    }
+
+    fn lock(&mut self, turn: &mut Turn) {
+        let how = *self.rng.pick(&How::ALL);
+        self.note(turn.id, turn.node, format!("lock {how:?}"));
+        // The locks of an open file go some time after its close.
+        let locked = wait_until("the last holder's lock is gone", LONG, || {
+            match lock(&turn.file, how) {
+                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => None,
+                other => Some(other.map_err(|e| format!("lock: {e}"))),
+            }
+        });
+        self.require(turn.id, turn.node, locked);
+        turn.locked = Some(how);
+    }
+
+    /// One operation, compared at once.
+    fn step(&mut self, turn: &mut Turn) {
+        let (id, node) = (turn.id, turn.node);
+        let size = self.files[id].size();
+        match self.rng.below(100) {
+            0..45 => {
+                let at = self
+                    .rng
+                    .below(size + 1 + size / 8 + self.rng.clone().below(5000));
+                let at = at.min(LARGEST - 1);
+                let len = self.rng.size(100_000.min(LARGEST - at));
+                let bytes = self.rng.bytes(len as usize);
+                self.note(id, node, format!("pwrite {len} at {at}"));
+                let done = sys::write_all_at(&turn.file, &bytes, at);
+                self.require(id, node, done.map_err(|e| format!("pwrite: {e}")));
+                self.files[id].write(at, &bytes);
+                turn.changed = true;
+            }
+            45..72 => {
+                let at = self.rng.below(size + 2);
+                let len = self.rng.size(100_000);
+                self.note(id, node, format!("pread {len} at {at}"));
+                let got =
+                    sys::read_at(&turn.file, at, len as usize).map_err(|e| format!("pread: {e}"));
+                let same = got.and_then(|got| self.files[id].compare(at, len, &got));
+                self.require(id, node, same);
+            }
+            72..79 => {
+                let size = self.rng.below(size + 1 + size / 4 + 100).min(LARGEST);
+                self.note(id, node, format!("ftruncate to {size}"));
+                let done = turn
+                    .file
+                    .set_len(size)
+                    .map_err(|e| format!("ftruncate: {e}"));
+                self.require(id, node, done);
+                self.files[id].cut(size);
+                turn.changed = true;
+            }
+            79..85 => {
+                let at = self.rng.below(size + 1);
+                let len = self.rng.size(60_000);
+                self.note(id, node, format!("punch {len} at {at}"));
+                let done = sys::fallocate(&turn.file, sys::PUNCH, at, len);
+                self.require(id, node, done.map_err(|e| format!("punch: {e}")));
+                self.files[id].punch(at, len);
+                turn.changed = true;
+            }
+            85..90 => {
+                self.note(id, node, "fsync".into());
+                let done = turn.file.sync_all().map_err(|e| format!("fsync: {e}"));
+                self.require(id, node, done);
+            }
+            90..95 => {
+                self.note(id, node, "fstat".into());
+                let meta = turn.file.metadata().map_err(|e| format!("fstat: {e}"));
+                let got = self.require(id, node, meta).len();
+                let same = (got == size)
+                    .then_some(())
+                    .ok_or(format!("size {got}, expected {size}"));
+                self.require(id, node, same);
+            }
+            _ => match turn.locked.take() {
+                Some(how) => self.unlock(turn, how),
+                None => self.lock(turn),
+            },
+        }
+    }
+
+    fn unlock(&mut self, turn: &mut Turn, how: How) {
+        self.note(turn.id, turn.node, format!("unlock {how:?}"));
+        let done = unlock(&turn.file, how).map_err(|e| format!("unlock: {e}"));
+        self.require(turn.id, turn.node, done);
+    }
+
+    /// `kill -9` with an open file: what was acknowledged is there when the node is back, and
+    /// becomes visible to others with the next close.
+    fn kill_within(&mut self, turn: &mut Turn, name: &str) {
+        let (id, node) = (turn.id, turn.node);
+        self.note(id, node, "killed within its turn and started".into());
+        self.before_kill(node);
+        self.cluster.restart(node);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.path(node, name));
+        turn.file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
+        turn.locked = None;
+        self.date(turn);
+        let same = self.files[id].check(&turn.file);
+        self.require(id, node, same);
+    }
+
+    fn date(&mut self, turn: &mut Turn) {
+        let meta = turn.file.metadata().map_err(|e| format!("fstat: {e}"));
+        let mtime = sys::mtime(&self.require(turn.id, turn.node, meta));
+        let dated = self.files[turn.id].dated(mtime, turn.changed);
+        self.require(turn.id, turn.node, dated);
+        turn.changed = false;
+    }
+
+    /// Ends a turn in one of the ways that others may count on.
+    fn publish(&mut self, mut turn: Turn) {
+        self.date(&mut turn);
+        let (id, node) = (turn.id, turn.node);
+        let mut told = false;
+        if let Some(how) = turn.locked.take()
+            && self.rng.one_in(2)
+        {
+            self.unlock(&mut turn, how);
+            told = true;
+        }
+        if !told && self.rng.one_in(4) {
+            self.note(id, node, "fsync at the end".into());
+            let done = turn.file.sync_all().map_err(|e| format!("fsync: {e}"));
+            self.require(id, node, done);
+            told = true;
+        }
+        let hold = told && turn.may_hold && turn.locked.is_none() && self.held.len() < 6;
+        if hold && self.rng.one_in(2) {
+            let held = Held {
+                node,
+                id,
+                file: turn.file,
+                writable: true,
+            };
+            return self.held.push(held);
+        }
+        self.note(id, node, "close".into());
+        let closed = sys::close(turn.file).map_err(|e| format!("close: {e}"));
+        self.require(id, node, closed);
+    }
+
+    /// Several nodes have the file open and take turns under locks, without a close in between.
+    pub(super) fn under_locks(&mut self) -> &'static str {
+        let Some((name, id)) = self.some_file() else {
+            return "nothing";
+        };
+        let mut turns = Vec::new();
+        for node in 0..self.cluster.nodes() {
+            let opened = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(self.path(node, name));
+            self.note(id, node, format!("open {name} for turns under locks"));
+            let file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
+            turns.push(Turn {
+                node,
+                id,
+                file,
+                locked: None,
+                changed: false,
+                may_hold: false,
+            });
+        }
+        for _ in 0..3 + self.rng.below(8) {
+            let at = self.some_node();
+            self.lock(&mut turns[at]);
+            let same = self.files[id].check(&turns[at].file);
+            self.require(id, at, same);
+            for _ in 0..1 + self.rng.below(5) {
+                let turn = &mut turns[at];
+                self.step(turn);
+                if turn.locked.is_none() {
+                    self.lock(turn);
+                }
+            }
+            let turn = &mut turns[at];
+            self.date(turn);
+            if let Some(how) = turn.locked.take() {
+                self.unlock(turn, how);
+            }
+        }
+        for turn in turns {
+            let node = turn.node;
+            let closed = sys::close(turn.file).map_err(|e| format!("close: {e}"));
+            self.require(id, node, closed);
+        }
+        self.check_everywhere(id);
+        "turns under locks"
+    }
+}

@@ -1,0 +1,254 @@
+//! The nodes, the files they share, and what happens next.
+
+use super::content::Content;
+use crate::cluster::Cluster;
+use crate::rng::Rng;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Names that files come and go under.
+pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// Beyond this files are not written.
+pub(super) const LARGEST: u64 = 400_000;
+
+/// A file that stays open between turns.
+pub(super) struct Held {
+    pub node: usize,
+    pub id: usize,
+    pub file: File,
+    pub writable: bool,
+}
+
+pub struct World {
+    pub(super) cluster: Cluster,
+    pub(super) rng: Rng,
+    pub(super) names: BTreeMap<&'static str, usize>,
+    pub(super) files: Vec<Content>,
+    pub(super) held: Vec<Held>,
+    pub(super) operations: u64,
+    kills: u64,
+    turns: BTreeMap<&'static str, u64>,
+}
+
+impl World {
+    pub fn new(cluster: Cluster, rng: Rng) -> Self {
+        Self {
+            cluster,
+            rng,
+            names: BTreeMap::new(),
+            files: Vec::new(),
+            held: Vec::new(),
+            operations: 0,
+            kills: 0,
+            turns: BTreeMap::new(),
+        }
+    }
+
+    pub fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    pub fn summary(&self) -> String {
+        let turns: Vec<String> = self.turns.iter().map(|(k, n)| format!("{n} {k}")).collect();
+        let (ops, kills) = (self.operations, self.kills);
+        format!("{ops} operations, {kills} kills; {}", turns.join(", "))
+    }
+
+    /// One turn of some node, or of all of them.
+    pub fn turn(&mut self) {
+        let kind = match self.rng.below(100) {
+            0..52 => self.alone(),
+            52..63 => self.under_locks(),
+            63..73 => self.shares(),
+            73..86 => self.change_names(),
+            86..90 => self.drain_some(),
+            90..92 => self.kill_one(),
+            _ => self.look_through_held(),
+        };
+        *self.turns.entry(kind).or_default() += 1;
+    }
+
+    pub(super) fn some_node(&mut self) -> usize {
+        self.rng.below(self.cluster.nodes() as u64) as usize
+    }
+
+    pub(super) fn some_name(&mut self) -> &'static str {
+        *self.rng.pick(&NAMES)
+    }
+
+    /// An existing file: one of its names and its number.
+    pub(super) fn some_file(&mut self) -> Option<(&'static str, usize)> {
+        let all: Vec<_> = self.names.iter().map(|(name, id)| (*name, *id)).collect();
+        (!all.is_empty()).then(|| *self.rng.pick(&all))
+    }
+
+    pub(super) fn path(&self, node: usize, name: &str) -> PathBuf {
+        self.cluster.bay(node).path(name)
+    }
+
+    pub(super) fn note(&mut self, id: usize, node: usize, what: String) {
+        self.operations += 1;
+        let number = self.operations;
+        self.files[id].note(format!("{number}: node {node}: {what}"));
+    }
+
+    /// Ends the test with all that is known of a file.
+    pub(super) fn fail(&self, id: usize, node: usize, why: &str) -> ! {
+        let names: Vec<_> = self.names.iter().filter(|(_, i)| **i == id).collect();
+        panic!(
+            "file {id} {names:?} on node {node}, after {} operations: {why}\nlast operations on it:\n  {}",
+            self.operations,
+            self.files[id].history()
+        );
+    }
+
+    pub(super) fn require<T>(&self, id: usize, node: usize, result: Result<T, String>) -> T {
+        result.unwrap_or_else(|why| self.fail(id, node, &why))
+    }
+
+    /// Every node opens the file and must see all of it. Now and then one of them is killed and
+    /// started again while the others look.
+    pub(super) fn check_everywhere(&mut self, id: usize) {
+        let Some(name) = self.names.iter().find(|(_, i)| **i == id).map(|(n, _)| *n) else {
+            return;
+        };
+        let victim = self.rng.one_in(40).then(|| self.some_node());
+        let writable = self.rng.one_in(4);
+        let paths = self.cluster.paths(name);
+        if let Some(victim) = victim {
+            self.before_kill(victim);
+        }
+        let content = &self.files[id];
+        let cluster = &mut self.cluster;
+        let results: Vec<(usize, Result<(), String>)> = std::thread::scope(|scope| {
+            let looks = paths.iter().enumerate().filter(|(n, _)| Some(*n) != victim);
+            let looks: Vec<_> = looks
+                .map(|(n, path)| (n, scope.spawn(move || content.check_at(path, writable))))
+                .collect();
+            if let Some(victim) = victim {
+                cluster.restart(victim);
+            }
+            let mut results: Vec<_> = looks
+                .into_iter()
+                .map(|(n, look)| (n, look.join().unwrap_or(Err("panicked".into()))))
+                .collect();
+            if let Some(victim) = victim {
+                results.push((victim, content.check_at(&paths[victim], writable)));
+            }
+            results
+        });
+        if let Some(victim) = victim {
+            self.note(id, victim, "killed and started while others looked".into());
+        }
+        self.operations += results.len() as u64;
+        for (node, result) in results {
+            self.require(id, node, result);
+        }
+    }
+
+    /// Closes what is held open on the node.
+    pub(super) fn before_kill(&mut self, node: usize) {
+        self.held.retain(|held| held.node != node);
+        self.kills += 1;
+    }
+
+    fn kill_one(&mut self) -> &'static str {
+        let node = self.some_node();
+        self.before_kill(node);
+        self.cluster.restart(node);
+        for id in 0..self.files.len() {
+            self.files[id].note(format!("node {node}: killed and started"));
+        }
+        if let Some((_, id)) = self.some_file() {
+            self.check_everywhere(id);
+        }
+        "kills while idle"
+    }
+
+    fn drain_some(&mut self) -> &'static str {
+        let node = self.some_node();
+        let wait = self.rng.one_in(3);
+        if wait {
+            self.cluster.bay(node).drain();
+        } else {
+            let bay = self.cluster.bay(node);
+            let out = bay.run(["drain".as_ref(), bay.mnt().as_os_str()]);
+            let code = out.status.code();
+            assert!(matches!(code, Some(0 | 3)), "{}", crate::bay::text(&out));
+        }
+        for id in 0..self.files.len() {
+            self.files[id].note(format!("node {node}: drain, waiting: {wait}"));
+        }
+        if let Some((_, id)) = self.some_file() {
+            self.check_everywhere(id);
+        }
+        "drains"
+    }
+
+    /// fsync through a file that was open all the time shows what others have published.
+    fn look_through_held(&mut self) -> &'static str {
+        if self.held.len() < 6 && self.rng.one_in(2) {
+            let Some((name, id)) = self.some_file() else {
+                return "nothing";
+            };
+            let (node, writable) = (self.some_node(), self.rng.one_in(2));
+            let path = self.path(node, name);
+            let opened = File::options().read(true).write(writable).open(&path);
+            let file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
+            self.note(id, node, format!("open to hold, writable: {writable}"));
+            let held = Held {
+                node,
+                id,
+                file,
+                writable,
+            };
+            self.held.push(held);
+            return "opens to hold";
+        }
+        if self.held.is_empty() {
+            return "nothing";
+        }
+        let at = self.rng.below(self.held.len() as u64) as usize;
+        let (node, id) = (self.held[at].node, self.held[at].id);
+        self.note(id, node, "fsync and look through a held file".into());
+        let held = &self.held[at].file;
+        let looked = held.sync_all().map_err(|e| format!("fsync: {e}"));
+        let looked = looked.and_then(|()| self.files[id].check(held));
+        self.require(id, node, looked);
+        if self.rng.one_in(3) {
+            self.held.swap_remove(at);
+        }
+        "looks through held files"
+    }
+
+    /// After the last turn: everything drained, and the backing compared. Gives the cluster back.
+    pub fn end(mut self) -> Cluster {
+        self.held.clear();
+        let ids: Vec<usize> = self.names.values().copied().collect();
+        for id in ids {
+            self.check_everywhere(id);
+        }
+        self.cluster.drain();
+        for (name, id) in self.names.clone() {
+            let checked = self.files[id].check_at(&self.cluster.canonical(name), false);
+            self.require(id, 0, checked.map_err(|e| format!("canonical file: {e}")));
+            self.check_everywhere(id);
+        }
+        let there = names_in(self.cluster.bay(0).backing());
+        let want: Vec<String> = self.names.keys().map(|n| n.to_string()).collect();
+        assert_eq!(there, want, "names in the backing");
+        self.cluster
+    }
+}
+
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("list the backing");
+    let mut names: Vec<String> = entries
+        .map(|e| e.expect("entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name != ".forebay")
+        .collect();
+    names.sort();
+    names
+}

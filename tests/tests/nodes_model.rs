@@ -1,0 +1,53 @@
+//! Two to four daemons over one backing against a model: at least 20,000 random operations, with
+//! every byte checked on every node at its sync points, daemons killed and started all the time,
+//! and the drain at work on some of them.
+//!
+//! S2.1 "What a node wrote before a close, fsync or unlock is what every open, fsync or lock that
+//! comes after it reads, on every node"; S2.4 "neighbouring bytes"; S2.5 "cuts"; S2.6 "names";
+//! S2.7 "kill -9"; S3.6 "locks are sync points"; S4 "after the drain, the canonical file".
+//! `FOREBAY_SEED` replays a run, `FOREBAY_OPS` sets the number of operations.
+
+use forebay_tests::bay::Drain;
+use forebay_tests::cluster::Cluster;
+use forebay_tests::nodes::World;
+use forebay_tests::rng::{self, Rng};
+use std::time::Duration;
+
+/// S2, S2.1, S2.4, S2.5, S2.6, S2.7, S2.8, S3.6, S4 and S5.1.
+#[test]
+fn nodes_agree() {
+    let seed = rng::seed("nodes against the model");
+    let operations = rng::count("FOREBAY_OPS", 20_000);
+    let parts = 4;
+    for part in 0..parts {
+        run(seed, part, operations.div_ceil(parts));
+    }
+}
+
+/// A cluster of its own for each part of the run, with other settings.
+fn run(seed: u64, part: u64, operations: u64) {
+    let mut rng = Rng::derive(seed, part);
+    let nodes = 2 + (seed + part) as usize % 3;
+    let limit = Duration::from_secs(600 + operations / 10);
+    let mut cluster = Cluster::new(nodes, Drain::Immediate, limit);
+    // Names of other nodes are seen at once.
+    cluster.set("attr-timeout", "0s").set("stripe", "64KiB");
+    let mut settings = Vec::new();
+    for node in 0..nodes {
+        let drain = rng.pick(&Drain::ALL).key();
+        let close = *rng.pick(&["defer", "defer", "defer-next", "publish"]);
+        settings.push(format!("node {node}: drain {drain}, close {close}"));
+        cluster
+            .bay_mut(node)
+            .set("drain", drain)
+            .set("close", close);
+    }
+    println!("part {part}: {}", settings.join("; "));
+    cluster.start();
+    let mut world = World::new(cluster, rng);
+    while world.operations() < operations {
+        world.turn();
+    }
+    println!("part {part}: {}", world.summary());
+    world.end().finish();
+}

@@ -1,0 +1,192 @@
+//! Four nodes in one file at once: neighbouring bytes of one page and one stripe, and a counter
+//! under locks.
+//!
+//! S2.1 "What a node wrote before a close, fsync or unlock is what every open, fsync or lock that
+//! comes after it reads, on every node"; S2.4 "Two nodes may write neighbouring bytes at the same
+//! time"; S3.6 "Locks are sync points".
+
+use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
+use forebay_tests::cluster::Cluster;
+use forebay_tests::locks::{How, fcntl, unlock};
+use forebay_tests::rng::{self, Rng};
+use forebay_tests::sys;
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+const NODES: usize = 4;
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Size of a range, and how many of them each node writes.
+const RANGES: [(usize, usize); 4] = [(1, 700), (7, 700), (47008, 24), (4097, 120)];
+
+/// S2.1, S2.4, S4 with the settings a user gets.
+#[test]
+fn interleaved_by_default() {
+    interleaved("defaults", Drain::Immediate, &[]);
+}
+
+/// S2.1, S2.4, S4 with `close = publish`.
+#[test]
+fn interleaved_with_publishing_closes() {
+    interleaved("publish", Drain::Immediate, &[("close", "publish")]);
+}
+
+/// S2.1, S2.4, S4 with `drain = never`: all that is seen comes from other nodes' subfiles.
+#[test]
+fn interleaved_without_drain() {
+    interleaved("never", Drain::Never, &[]);
+}
+
+/// One range of the file.
+struct Range {
+    start: usize,
+    len: usize,
+    /// Its number among those of its size: neighbours have different ones.
+    number: usize,
+}
+
+/// Ranges of each size side by side, one size after the other.
+fn ranges() -> Vec<Range> {
+    let mut start = 0;
+    let mut all = Vec::new();
+    for (len, each) in RANGES {
+        for number in 0..each * NODES {
+            all.push(Range { start, len, number });
+            start += len;
+        }
+    }
+    all
+}
+
+/// Three times over: each time every range has another writer, which shows whether something older
+/// ever lies over something newer.
+fn interleaved(name: &str, drain: Drain, settings: &[(&str, &str)]) {
+    let seed = rng::seed(&format!("interleaved ranges, {name}"));
+    let mut cluster = Cluster::new(NODES, drain, LIMIT);
+    for (key, value) in settings {
+        cluster.set(key, value);
+    }
+    cluster.start();
+    let ranges = ranges();
+    let end = ranges.last().map_or(0, |r| r.start + r.len);
+    put(cluster.bay(0).path("f"), b"");
+    for round in 0..3 {
+        let data = Rng::derive(seed, round).bytes(end);
+        let started = Instant::now();
+        let barrier = Barrier::new(NODES);
+        std::thread::scope(|scope| {
+            for (node, path) in cluster.paths("f").into_iter().enumerate() {
+                let own = ranges
+                    .iter()
+                    .filter(move |r| (r.number + round as usize) % NODES == node);
+                let mut own: Vec<&Range> = own.collect();
+                shuffle(&mut own, &mut Rng::derive(seed, 100 + node as u64));
+                let (data, barrier) = (&data, &barrier);
+                scope.spawn(move || {
+                    let file = open_rw(path);
+                    barrier.wait();
+                    for r in own {
+                        let bytes = &data[r.start..r.start + r.len];
+                        sys::write_all_at(&file, bytes, r.start as u64).expect("write");
+                    }
+                    sys::close(file).expect("close");
+                });
+            }
+        });
+        let wrote = started.elapsed();
+        for (node, path) in cluster.paths("f").iter().enumerate() {
+            assert_same(&format!("round {round}, node {node}"), &get(path), &data);
+        }
+        let all = started.elapsed();
+        println!(
+            "{name}, round {round}: written and closed in {wrote:?}, read on all after {all:?}"
+        );
+        if round == 2 {
+            cluster.drain();
+            assert_same("the canonical file", &get(cluster.canonical("f")), &data);
+            for (node, path) in cluster.paths("f").iter().enumerate() {
+                assert_same(&format!("drained, node {node}"), &get(path), &data);
+            }
+        }
+    }
+    cluster.finish();
+}
+
+fn shuffle<T>(all: &mut [T], rng: &mut Rng) {
+    for i in (1..all.len()).rev() {
+        all.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+}
+
+/// S3.6 with process locks.
+#[test]
+fn a_counter_under_fcntl() {
+    counter(How::Posix, 1000);
+}
+
+/// S3.6 with open-file-description locks.
+#[test]
+fn a_counter_under_ofd() {
+    counter(How::Ofd, 250);
+}
+
+/// S3.6 with flock.
+#[test]
+fn a_counter_under_flock() {
+    counter(How::Flock, 1000);
+}
+
+fn wait_for(file: &File, how: How) -> std::io::Result<()> {
+    match how {
+        How::Posix => fcntl(file, libc::F_SETLKW, libc::F_WRLCK, (0, 8)),
+        How::Ofd => fcntl(file, libc::F_OFD_SETLKW, libc::F_WRLCK, (0, 8)),
+        How::Flock => file.lock(),
+    }
+}
+
+fn value(file: &File) -> u64 {
+    let bytes = sys::read_at(file, 0, 8).expect("read the counter");
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+fn add(path: &Path, how: How, times: u64) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("open");
+    for _ in 0..times {
+        wait_for(&file, how).expect("lock");
+        let next = value(&file) + 1;
+        sys::write_all_at(&file, &next.to_le_bytes(), 0).expect("write");
+        unlock(&file, how).expect("unlock");
+    }
+    sys::close(file).expect("close");
+}
+
+/// One process has one owner of locks at each node: threads are as good as processes here.
+fn counter(how: How, times: u64) {
+    let mut cluster = Cluster::new(NODES, Drain::Immediate, LIMIT);
+    cluster.start();
+    put(cluster.bay(0).path("counter"), 0u64.to_le_bytes());
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for path in cluster.paths("counter") {
+            scope.spawn(move || add(&path, how, times));
+        }
+    });
+    let took = started.elapsed();
+    let total = times * NODES as u64;
+    println!(
+        "{how:?}: {total} increments from {NODES} nodes in {took:?}, {:?} each",
+        took / total as u32
+    );
+    for path in cluster.paths("counter") {
+        assert_eq!(value(&open_rw(&path)), total, "{}", path.display());
+    }
+    cluster.drain();
+    assert_eq!(get(cluster.canonical("counter")), total.to_le_bytes());
+    cluster.finish();
+}

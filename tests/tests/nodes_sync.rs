@@ -1,0 +1,175 @@
+//! Single sync points between two nodes: what waits for what, and ways that data takes past the
+//! store.
+
+use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
+use forebay_tests::cluster::Cluster;
+use forebay_tests::sys::{self, errno};
+use forebay_tests::wait::{LONG, wait_until};
+use std::fs::{File, OpenOptions};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn pair(drain: Drain, settings: &[(&str, &str)]) -> Cluster {
+    let mut cluster = Cluster::new(2, drain, LIMIT);
+    for (key, value) in settings {
+        cluster.set(key, value);
+    }
+    cluster.start();
+    cluster
+}
+
+/// S2.2: a deferred close of a node that is gone makes the open fail in time, and the log names the
+/// node; when the node is back, the data is there (S2.7).
+#[test]
+fn an_announcement_of_a_dead_node() {
+    let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
+    cluster.set("visibility-timeout", "1s");
+    cluster.allow_log("n0");
+    cluster.start();
+    let path = cluster.bay(0).path("f");
+    let data = vec![7u8; 300_000];
+    for _ in 0..20 {
+        put(&path, &data);
+        cluster.bay_mut(0).kill();
+        let start = Instant::now();
+        let opened = File::open(cluster.bay(1).path("f"));
+        let took = start.elapsed();
+        let missed = opened.is_err();
+        if missed {
+            assert_eq!(errno(opened, "open"), libc::ETIMEDOUT);
+            assert!(took < Duration::from_secs(5), "{took:?}");
+            assert!(cluster.bay(1).log().contains("n0"), "the node is named");
+        }
+        cluster.bay_mut(0).start();
+        assert_same("on its node", &get(&path), &data);
+        let there = wait_until("it is published", LONG, || {
+            std::fs::read(cluster.bay(1).path("f")).ok()
+        });
+        assert_same("on the other node", &there, &data);
+        if missed {
+            return cluster.finish();
+        }
+    }
+    panic!("twenty closes were published before the daemon could be killed");
+}
+
+/// S2.3: what was published is read from a node that never comes back.
+#[test]
+fn what_is_published_survives_its_node() {
+    for way in ["close", "fsync"] {
+        let close = if way == "close" { "publish" } else { "defer" };
+        let mut cluster = pair(
+            Drain::Never,
+            &[("close", close), ("visibility-timeout", "2s")],
+        );
+        let file = open_rw(cluster.bay(0).path("f"));
+        let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
+        sys::write_all_at(&file, &data, 0).expect("write");
+        match way {
+            "close" => sys::close(file).expect("close"),
+            _ => {
+                file.sync_all().expect("fsync");
+                std::mem::forget(file);
+            }
+        }
+        cluster.bay_mut(0).kill();
+        assert_same(way, &get(cluster.bay(1).path("f")), &data);
+        cluster.bay_mut(0).start();
+        cluster.finish();
+    }
+}
+
+/// S2.1: a truncation by name is seen by the next open elsewhere; S2.5: growing shows zeros.
+#[test]
+fn truncate_by_name() {
+    let cluster = pair(Drain::Never, &[]);
+    let [here, there] = [0, 1].map(|n| cluster.bay(n).path("f"));
+    put(&here, vec![1u8; 10_000]);
+    assert_eq!(get(&there).len(), 10_000);
+    for size in [5000u64, 20_000, 100, 0, 300] {
+        sys::truncate(&there, size).expect("truncate");
+        assert_eq!(get(&here).len() as u64, size, "size on the other node");
+    }
+    sys::truncate(&here, 6000).expect("truncate");
+    assert_same("grown", &get(&there), &[0; 6000]);
+    cluster.drain();
+    assert_same("canonical", &get(cluster.canonical("f")), &[0; 6000]);
+    cluster.finish();
+}
+
+/// S2.1, S4.3: a time that is set on a file with published data stays.
+#[test]
+fn a_time_that_is_set() {
+    let cluster = pair(Drain::Never, &[("close", "publish")]);
+    let [here, there] = [0, 1].map(|n| cluster.bay(n).path("f"));
+    let stamp = 1_000_000_000_123_456_789;
+    let seen = |path: &std::path::Path| {
+        let file = File::open(path).expect("open");
+        sys::mtime(&file.metadata().expect("stat"))
+    };
+    for setter in [&here, &there] {
+        put(&here, vec![1u8; 10_000]);
+        sys::set_times(setter, stamp, stamp).expect("set the time");
+        for path in [&here, &there] {
+            assert_eq!(
+                seen(path),
+                stamp,
+                "{} set by {}",
+                path.display(),
+                setter.display()
+            );
+        }
+    }
+    cluster.drain();
+    assert_eq!(seen(&cluster.canonical("f")), stamp);
+    cluster.finish();
+}
+
+/// S2.4: a writer whose node has readers goes to the canonical file itself; neighbours that drain
+/// meanwhile do not undo that.
+#[test]
+fn a_writer_past_the_store() {
+    let cluster = pair(Drain::Immediate, &[]);
+    let [here, there] = [0, 1].map(|n| cluster.bay(n).path("f"));
+    const PIECES: usize = 4000;
+    for round in 0..4u8 {
+        put(&here, vec![0u8; PIECES * 16]);
+        cluster.drain();
+        let reader = File::open(&there).expect("open for reading");
+        let past = OpenOptions::new()
+            .write(true)
+            .open(&there)
+            .expect("open for writing");
+        let absorbed = OpenOptions::new()
+            .write(true)
+            .open(&here)
+            .expect("open for writing");
+        std::thread::scope(|scope| {
+            for (file, odd) in [(&past, 1), (&absorbed, 0)] {
+                scope.spawn(move || {
+                    for i in (odd..PIECES).step_by(2) {
+                        let byte = 1 + odd as u8 + 2 * round;
+                        sys::write_all_at(file, &[byte; 16], i as u64 * 16).expect("write");
+                    }
+                });
+            }
+        });
+        for file in [past, absorbed, reader] {
+            sys::close(file).expect("close");
+        }
+        let want: Vec<u8> = (0..PIECES * 16)
+            .map(|i| 1 + (i / 16 % 2) as u8 + 2 * round)
+            .collect();
+        for path in [&here, &there] {
+            assert_same(
+                &format!("round {round}, {}", path.display()),
+                &get(path),
+                &want,
+            );
+        }
+        cluster.drain();
+        assert_same("canonical", &get(cluster.canonical("f")), &want);
+    }
+    cluster.finish();
+}
