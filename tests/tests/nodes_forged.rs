@@ -112,18 +112,23 @@ fn targets_that_nobody_has() {
         .expect("a parent")
         .display()
         .to_string();
-    for target in [
-        &outside,
-        "../..",
-        "/",
-        "",
-        "no-such",
-        "back\nWARN forged line",
-    ] {
+    for target in [&outside, "../..", "/", "", "no-such"] {
         scene.forge_batch(&in_subfile(&subfile(target)));
         scene.judge(&format!("target {target:?}"), &["no such OST is known"]);
         scene.restore(target);
     }
+    // One that would become a line of the log.
+    let id = scene.layout();
+    let batch = in_subfile(&subfile("back~WARN forged line"));
+    scene.forge(&patched(&id, &batch, |bytes| {
+        let name = bytes.windows(5).position(|part| part == b"back~");
+        bytes[name.expect("in the batch") + 4] = b'\n';
+    }));
+    scene.judge(
+        "a target with a line break",
+        &["is damaged", "cannot be shown"],
+    );
+    scene.restore("a target with a line break");
     let forged = scene.b.log().lines().any(|line| line.starts_with("WARN"));
     assert!(!forged, "a name became a line of the log");
     scene.finish();

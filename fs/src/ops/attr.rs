@@ -62,8 +62,13 @@ impl Overlay {
             return Ok(None);
         };
         let known = self.store().lookup(inode.id);
-        let there = others.peers.commons().stamp(inode.id)?.is_some();
-        if known.is_none() && !there {
+        let stamp = others.peers.commons().stamp(inode.id);
+        let there = stamp.map_err(|source| StoreError::Shared {
+            file: inode.id,
+            op: "looking at",
+            source,
+        })?;
+        if known.is_none() && there.is_none() {
             return Ok(None);
         }
         let file = known.unwrap_or_else(|| self.store().file(inode.id));

@@ -15,6 +15,11 @@ pub struct SubfileRef {
     pub ost: String,
 }
 
+/// Targets' names get into messages, wherever they came from.
+pub(super) fn is_target(name: &str) -> bool {
+    name.len() <= 255 && !name.contains(char::is_control)
+}
+
 impl SubfileRef {
     pub fn name(&self, node: NodeId) -> String {
         format!("{node}-{:08x}-{:08x}", self.run, self.no)

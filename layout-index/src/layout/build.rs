@@ -22,8 +22,14 @@ pub enum BuildError {
     },
     #[error("bytes {range} cannot be published: {given} bytes were given")]
     Inline { range: ByteRange, given: usize },
-    #[error("the name of storage target {0:?} is longer than 255 bytes; give it a shorter one")]
+    #[error(
+        "the name of storage target {0:?} is longer than 255 bytes or cannot be shown; give it another one"
+    )]
     Target(String),
+    #[error(
+        "a node has published with the largest epoch there is, so nothing can be newer; remove that layout from the shared directory"
+    )]
+    Epoch,
     #[error("a batch is at most {MAX_BATCH} bytes long; begin another one")]
     Full,
 }
@@ -213,7 +219,7 @@ impl BatchBuilder {
         let subfile = match self.subfiles.get(subfile) {
             Some(known) => *known,
             None => {
-                if subfile.ost.len() > 255 {
+                if !batch::is_target(&subfile.ost) {
                     return Err(BuildError::Target(subfile.ost.clone()));
                 }
                 let index = self.tables.subfiles.len() as u32;

@@ -271,6 +271,9 @@ fn get_subfiles(r: &mut Reader, count: u32) -> Result<Vec<SubfileRef>, Refused> 
         let (run, no, len) = (r.u32()?, r.u32()?, r.u8()?);
         let ost = std::str::from_utf8(r.take(len.into())?);
         let ost = ost.map_err(|_| "names a storage target that is not UTF-8")?;
+        if !batch::is_target(ost) {
+            return Err("names a storage target that cannot be shown".into());
+        }
         subfiles.push(SubfileRef {
             run,
             no,
@@ -284,6 +287,10 @@ impl Batch {
     /// The bytes to append to the layout `id`. Refused when there are more than [`MAX_BATCH`].
     pub fn encode(&self, id: &LayoutId) -> Result<Vec<u8>, BuildError> {
         let head = &self.head;
+        // A reader would refuse it, and with it all that this node publishes afterwards.
+        if head.epoch.0 > MAX_OFFSET {
+            return Err(BuildError::Epoch);
+        }
         let mut out = vec![0; FRAME];
         out.extend_from_slice(&VERSION.to_le_bytes());
         let flags = if head.cut.is_some() { HAS_CUT } else { 0 };

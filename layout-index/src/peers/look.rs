@@ -69,9 +69,12 @@ impl Peers {
                 asked = Some(Instant::now());
                 let nodes: HashSet<NodeId> = awaited.iter().map(|i| i.owner.id).collect();
                 for node in nodes {
-                    self.commons
-                        .ask(node, file.id())
-                        .map_err(|e| failed("asking for", file, e))?;
+                    match self.commons.ask(node, file.id()) {
+                        Ok(()) => {}
+                        // It never joined, so nobody hears; the error at the end names it.
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                        Err(e) => return Err(failed("asking for", file, e)),
+                    }
                 }
             }
             std::thread::sleep(pause);

@@ -55,6 +55,7 @@ impl Scene {
                 "OST backing",
                 "subfile",
                 "lease",
+                "has closed it and not published",
             ] {
                 node.allow_log(said);
             }

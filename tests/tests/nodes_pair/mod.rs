@@ -87,7 +87,7 @@ impl Shared {
         let mut bay = Bay::with_limit(drain, LIMIT);
         bay.set_backing(&self.backing())
             .set("node", name)
-            .set("lease", "1s")
+            .set("lease", "3s")
             .set("visibility-timeout", "60s")
             .set("attr-timeout", "0s");
         bay
