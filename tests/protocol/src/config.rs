@@ -8,8 +8,10 @@ pub const CELLS: usize = 2;
 pub const NODES: usize = 3;
 /// Most batches of one node.
 pub const BATCHES: usize = 3;
-/// Most events (writes and truncates) of one run.
-pub const EVENTS: usize = 6;
+/// Most events (writes and truncates) of one node. Its k-th has the same number in every interleaving.
+pub const NODE_EVENTS: usize = 3;
+/// Most events of one run.
+pub const EVENTS: usize = NODES * NODE_EVENTS;
 /// Most terms of one run, and one more: terms begin at 1.
 pub const TERMS: usize = 5;
 /// Most tries for a domain.
@@ -44,6 +46,8 @@ pub struct Config {
     pub about: &'static str,
     /// For each node the programs it may run: every combination is explored.
     pub programs: Vec<Vec<Vec<Op>>>,
+    /// What nodes have done before anything else begins, one after the other.
+    pub setup: Vec<(usize, Vec<Op>)>,
     /// Highest term.
     pub terms: u8,
     /// Crashes of all nodes together.
@@ -54,6 +58,8 @@ pub struct Config {
     pub frail: u8,
     /// Nodes that may take terms and domains.
     pub drainers: u8,
+    /// Nodes that remove what the base covers.
+    pub reclaimers: u8,
     /// A holder may drain alone.
     pub alone: bool,
     /// A live node may remove what a dead one left and the base covers.
@@ -73,11 +79,13 @@ impl Config {
             name,
             about,
             programs,
+            setup: Vec::new(),
             terms: 0,
             crashes: 0,
             pauses: 0,
             frail: 0xff,
             drainers: 0xff,
+            reclaimers: 0xff,
             alone: false,
             adoption: false,
             restarts: true,

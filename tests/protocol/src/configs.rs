@@ -16,11 +16,14 @@ pub fn all() -> Vec<Config> {
         lock2(),
         lock3(),
         round2(),
+        round_both2(),
         round_crash2(),
         round_pause2(),
         round3(),
+        round_pause3(),
         truncate2(),
         alone2(),
+        alone_fault2(),
         adopt2(),
         unlink2(),
     ]
@@ -96,22 +99,40 @@ fn lock3() -> Config {
     }
 }
 
+/// Two overlapping batches, the second by a node that had seen the first, and nothing drained.
+fn published() -> Vec<(usize, Vec<Op>)> {
+    vec![(0, vec![Write(BOTH), Close]), (1, vec![Open, Write(1), Close])]
+}
+
 fn round2() -> Config {
     Config {
         terms: 2,
-        ..Config::new("round-2", "two rounds while two nodes go on writing", vec![
+        drainers: 0b01,
+        ..Config::new("round-2", "two rounds while both nodes go on writing", vec![
             vec![vec![Write(1), Close, Open, Write(BOTH), Close]],
             vec![vec![Open, Write(1), Close, Open], vec![Open, Write(2), Close]],
         ])
     }
 }
 
+fn round_both2() -> Config {
+    Config {
+        terms: 2,
+        ..Config::new("round-both-2", "both nodes take terms and domains", vec![
+            vec![vec![Write(1), Close]],
+            vec![vec![Open, Write(1), Close], vec![Write(BOTH), Close]],
+        ])
+    }
+}
+
 fn round_crash2() -> Config {
     Config {
+        setup: published(),
         terms: 3,
         crashes: 1,
-        ..Config::new("round-crash-2", "three terms, one crash and restart", vec![
-            vec![vec![Write(BOTH), Close]],
+        frail: 0b01,
+        ..Config::new("round-crash-2", "a holder and worker dies and comes back", vec![
+            vec![vec![]],
             vec![vec![Open, Write(1), Close]],
         ])
     }
@@ -119,34 +140,49 @@ fn round_crash2() -> Config {
 
 fn round_pause2() -> Config {
     Config {
+        setup: published(),
         terms: 3,
         pauses: 1,
-        ..Config::new("round-pause-2", "three terms, one node sleeps past its lease", vec![
+        ..Config::new("round-pause-2", "a holder or worker sleeps past its lease", vec![
+            vec![vec![]],
             vec![vec![Write(1), Close]],
-            vec![vec![Open, Write(1), Close]],
         ])
     }
 }
 
 fn round3() -> Config {
     Config {
+        terms: 1,
+        drainers: 0b100,
+        ..Config::new("round-3", "the third node drains while two write", vec![
+            vec![vec![Write(1), Close]],
+            vec![vec![Open, Write(1), Close]],
+            vec![vec![Open, Write(2), Close]],
+        ])
+    }
+}
+
+fn round_pause3() -> Config {
+    Config {
+        setup: vec![(0, vec![Write(1), Close]), (1, vec![Open, Write(1), Close])],
         terms: 2,
         pauses: 1,
-        ..Config::new("round-3", "two terms, three nodes, one sleeps", vec![
+        ..Config::new("round-pause-3", "three nodes drain, one sleeps past its lease", vec![
+            vec![vec![]],
+            vec![vec![]],
             vec![vec![Write(1), Close]],
-            vec![vec![Write(2), Close]],
-            vec![vec![Open, Write(1), Close]],
         ])
     }
 }
 
 fn truncate2() -> Config {
     Config {
+        setup: vec![(0, vec![Write(BOTH), Close])],
         terms: 2,
         crashes: 1,
         restarts: false,
-        ..Config::new("truncate-2", "truncate against writes and a round whose holder dies", vec![
-            vec![vec![Write(BOTH), Close]],
+        ..Config::new("truncate-2", "truncate and a round whose holder dies", vec![
+            vec![vec![], vec![Open, Write(2), Close]],
             vec![vec![Open, Truncate(0), Write(1), Close], vec![Open, Truncate(1), Close]],
         ])
     }
@@ -156,21 +192,35 @@ fn alone2() -> Config {
     Config {
         terms: 2,
         alone: true,
-        pauses: 1,
+        drainers: 0b01,
         ..Config::new("alone-2", "one node drains alone until the other publishes", vec![
-            vec![vec![Write(1), Open, Write(1), Close]],
+            vec![vec![Write(1), Open, Write(BOTH), Close], vec![Write(1), Close, Write(1)]],
             vec![vec![Open, Write(BOTH), Close]],
+        ])
+    }
+}
+
+fn alone_fault2() -> Config {
+    Config {
+        terms: 3,
+        alone: true,
+        pauses: 1,
+        crashes: 1,
+        frail: 0b01,
+        ..Config::new("alone-fault-2", "who drains alone sleeps and dies", vec![
+            vec![vec![Write(1)]],
+            vec![vec![Open, Write(1), Close]],
         ])
     }
 }
 
 fn adopt2() -> Config {
     Config {
-        terms: 2,
+        terms: 1,
         crashes: 1,
         adoption: true,
-        frail: 1,
-        drainers: 2,
+        frail: 0b01,
+        drainers: 0b10,
         ..Config::new("adopt-2", "a dead node's layout is adopted, then it comes back", vec![
             vec![vec![Write(1), Close]],
             vec![vec![Open, Write(1), Close]],
@@ -180,11 +230,13 @@ fn adopt2() -> Config {
 
 fn unlink2() -> Config {
     Config {
-        terms: 1,
+        setup: published(),
+        terms: 2,
         crashes: 1,
-        ..Config::new("unlink-2", "unlink while the other node writes and drains", vec![
-            vec![vec![Open, Write(1), Close]],
-            vec![vec![Open, Write(2), Unlink, Close]],
+        frail: 0b01,
+        ..Config::new("unlink-2", "unlink while the other node writes, drains and dies", vec![
+            vec![vec![Write(1), Close]],
+            vec![vec![Unlink]],
         ])
     }
 }

@@ -58,16 +58,10 @@ impl State {
                 if self.highest_term() > term && rules.term_listed_again {
                     self.leave_term(n);
                 } else {
-                    self.nodes[n].drain = Drain::Begin;
+                    self.clean_terms(term);
+                    self.begin_scan(n, Who::Drain);
+                    self.nodes[n].drain = Drain::Refresh;
                 }
-            }
-            Drain::Begin => {
-                for t in 0..term as usize {
-                    self.terms[t] = 0;
-                }
-                self.ended &= !((1 << term) - 1);
-                self.begin_scan(n, Who::Drain);
-                self.nodes[n].drain = Drain::Refresh;
             }
             Drain::Refresh => match self.step_scan(n, Who::Drain, config) {
                 None => return false,
@@ -105,6 +99,14 @@ impl State {
         self.nodes[n].term = highest + 1;
         self.nodes[n].drain = Drain::Take;
         true
+    }
+
+    /// Links of older terms are removed: whoever listed them may now make one of them again.
+    fn clean_terms(&mut self, term: u8) {
+        for t in 0..term as usize {
+            self.terms[t] = 0;
+        }
+        self.ended &= !((1 << term) - 1);
     }
 
     fn leave_term(&mut self, n: usize) {
@@ -199,18 +201,15 @@ impl State {
                 if self.base.term >= found.plan.term {
                     self.nodes[n].drain = Drain::End;
                 } else if self.done == (1 << CELLS) - 1 || !rules.base_after_done {
-                    self.nodes[n].drain = Drain::Size;
+                    if !self.may_write(n, config) {
+                        return false;
+                    }
+                    let merged = self.merge(&found.base, &found.plan);
+                    self.size = self.size.max(merged.growth);
+                    self.nodes[n].drain = Drain::Base;
                 } else {
                     return false;
                 }
-            }
-            Drain::Size => {
-                if !self.may_write(n, config) {
-                    return false;
-                }
-                let merged = self.merge(&found.base, &found.plan);
-                self.size = self.size.max(merged.growth);
-                self.nodes[n].drain = Drain::Base;
             }
             Drain::Base => {
                 if found.plan.term > self.base.term {

@@ -4,7 +4,7 @@
 //! checked at every moment after a sync point and not only at its end.
 
 use crate::config::{CELLS, Config, NODES};
-use crate::state::{Bytes, Cover, Drain, Mode, NO_CUT, State, View, WorkPhase, bad, bit};
+use crate::state::{Bytes, Cover, Drain, EVENT_RANGE, Mode, NO_CUT, State, View, WorkPhase, bad, bit};
 
 /// Where a reader with some view finds a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl State {
 
     /// Whether an event of the set covers the cell and came after `event`.
     fn outdated(&self, event: u8, cell: usize, set: u16, saw: bool) -> bool {
-        (1..=self.event_count).any(|e| {
+        EVENT_RANGE.into_iter().any(|e| {
             let other = &self.events[e as usize];
             let older = if saw { other.saw } else { other.before };
             set & bit(e) != 0

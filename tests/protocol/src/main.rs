@@ -1,9 +1,9 @@
-//! `check-protocol [--without RULE] [--threads N] [CONFIGURATION…]`: explores, prints counts, and traces of what broke.
+//! `check-protocol [--without RULE] [--threads N] [--limit STATES] [CONFIGURATION…]`: explores, prints counts, and traces of what broke.
 
-use forebay_protocol::{Config, Rules, all, check, named};
+use forebay_protocol::{Config, Rules, all, check_until, named};
 use std::process::ExitCode;
 
-const USAGE: &str = "check-protocol [--list] [--without RULE] [--threads N] [CONFIGURATION...]";
+const USAGE: &str = "check-protocol [--list] [--without RULE] [--threads N] [--limit STATES] [CONFIGURATION...]";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -20,6 +20,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut configs: Vec<Config> = Vec::new();
     let mut rules = Rules::default();
     let mut threads = 2;
+    let mut limit = None;
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--help" | "-h" => {
@@ -38,11 +39,11 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
             }
             "--threads" => {
                 let text = args.next().ok_or("--threads needs a number")?;
-                threads = text
-                    .parse()
-                    .ok()
-                    .filter(|&n| n > 0)
-                    .ok_or_else(|| format!("--threads {text}: not a number above 0"))?;
+                threads = above_zero("--threads", &text)?;
+            }
+            "--limit" => {
+                let text = args.next().ok_or("--limit needs a number")?;
+                limit = Some(above_zero("--limit", &text)?);
             }
             name => configs.push(
                 named(name).ok_or_else(|| format!("no configuration '{name}': see --list"))?,
@@ -55,11 +56,16 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut passed = true;
     for mut config in configs {
         config.rules = rules;
-        let report = check(&config, threads);
+        let report = check_until(&config, threads, limit);
         println!("{report}");
         report.failures.iter().for_each(|trace| print!("{trace}"));
         report.missing.iter().for_each(|name| println!("never reached: {name}"));
         passed &= report.passed();
     }
     Ok(passed)
+}
+
+fn above_zero(option: &str, text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|&n| n > 0);
+    number.ok_or_else(|| format!("{option} {text}: not a number above 0"))
 }

@@ -17,9 +17,9 @@ pub enum Step {
     Reclaim(u8),
     Crash,
     Restart,
-    /// Sleeps past the lease.
+    /// The lease passes without a heartbeat. How long the node does nothing else is up to the interleaving.
     Sleep,
-    Wake,
+    /// It looks at its lease.
     NoticeLapse,
 }
 
@@ -72,12 +72,7 @@ impl Config {
             }
             Step::Sleep => {
                 s.pauses += 1;
-                s.nodes[n].mode = Mode::Asleep;
                 s.nodes[n].lapsed = true;
-                true
-            }
-            Step::Wake => {
-                s.nodes[n].mode = Mode::Up;
                 true
             }
             Step::NoticeLapse => {
@@ -114,8 +109,11 @@ impl Config {
         } else if drains && !node.lapsed {
             (0..CELLS as u8).for_each(|d| push(Step::BeginWork(d)));
         }
-        push(Step::Reclaim(n as u8));
-        if self.adoption {
+        let reclaims = self.reclaimers & (1 << n) != 0;
+        if reclaims {
+            push(Step::Reclaim(n as u8));
+        }
+        if self.adoption && reclaims {
             (0..self.nodes())
                 .filter(|&m| s.nodes[m].mode == Mode::Down)
                 .for_each(|m| push(Step::Reclaim(m as u8)));
@@ -127,9 +125,67 @@ impl Config {
         if frail && s.crashes < self.crashes {
             push(Step::Crash);
         }
-        if frail && s.pauses < self.pauses && !node.lapsed {
+        // Who holds nothing loses nothing with its lease.
+        let holds = node.drain != Drain::Idle || node.work.phase != WorkPhase::Idle;
+        if frail && s.pauses < self.pauses && !node.lapsed && holds {
             push(Step::Sleep);
         }
+    }
+
+    fn after_setup(&self) -> State {
+        let mut state = State::default();
+        for (n, ops) in &self.setup {
+            let mut setup = Config { alone: false, ..self.clone() };
+            setup.programs[*n] = vec![ops.clone()];
+            while setup.op(&state, *n).is_some() {
+                let moved = [Step::Program, Step::Publish]
+                    .into_iter()
+                    .any(|step| setup.apply(&mut state, Action { node: *n as u8, step }));
+                assert!(moved, "{}: the setup of node {n} waits for somebody", self.name);
+            }
+            state.nodes[*n].ip = 0;
+        }
+        state
+    }
+
+    /// Drops what no step and no property can look at any more.
+    fn normalise(&self, s: &mut State) {
+        for n in 0..self.nodes() {
+            let node = &mut s.nodes[n];
+            let program = &self.programs[n][node.program as usize];
+            if !program[node.ip as usize..].iter().any(|op| matches!(op, Op::Open | Op::Lock)) {
+                node.stamp_known = false;
+            }
+        }
+        if s.base.term >= s.plan.term {
+            s.claims = Default::default();
+            s.done = 0;
+        }
+    }
+
+    /// A step that nobody else can see and that nothing else can change or prevent for good: taken at once, as every order
+    /// of it and the steps of others leads to the same states. A write goes into the node's own store, which is seen by a
+    /// drain alone and by a crash; so does what the store forgets.
+    fn unseen(&self, s: &State) -> Option<Action> {
+        if self.alone {
+            return None;
+        }
+        for n in 0..self.nodes() {
+            let node = &s.nodes[n];
+            let may_crash = self.frail & (1 << n) != 0 && s.crashes < self.crashes;
+            if node.mode != Mode::Up || may_crash {
+                continue;
+            }
+            let write = matches!(self.op(s, n), Some(Op::Write(_) | Op::Truncate(_)));
+            let owed = s.intents[n] != 0 || node.run > 0 || node.publish != Publish::Idle;
+            if write && node.wait == Wait::Nothing && !owed {
+                return Some(Action { node: n as u8, step: Step::Program });
+            }
+            if node.publish == Publish::Forget && self.rules.reclaim_after_forget {
+                return Some(Action { node: n as u8, step: Step::Publish });
+            }
+        }
+        None
     }
 
     /// No step is left that is not a fault, and yet somebody waits.
@@ -155,7 +211,7 @@ impl Model for Config {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let mut states = vec![State::default()];
+        let mut states = vec![self.after_setup()];
         for (n, programs) in self.programs.iter().enumerate() {
             states = states
                 .into_iter()
@@ -175,11 +231,14 @@ impl Model for Config {
         if s.bad != 0 {
             return;
         }
+        if let Some(action) = self.unseen(s) {
+            actions.push(action);
+            return;
+        }
         for n in 0..self.nodes() {
             let mut push = |step| actions.push(Action { node: n as u8, step });
             match s.nodes[n].mode {
                 Mode::Up => self.steps_up(s, n, &mut push),
-                Mode::Asleep => push(Step::Wake),
                 Mode::Down if self.restarts => push(Step::Restart),
                 Mode::Down => {}
             }
@@ -198,6 +257,7 @@ impl Model for Config {
             }
         }
         next.judge(self);
+        self.normalise(&mut next);
         Some(next)
     }
 

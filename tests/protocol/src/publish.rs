@@ -1,9 +1,9 @@
 //! Programs, publish and defer.
 
-use crate::config::{BATCHES, CELLS, Config, EVENTS, Op};
+use crate::config::{BATCHES, CELLS, Config, NODE_EVENTS, Op};
 use crate::refresh::Who;
 use crate::state::{
-    Batch, Bytes, Event, Mode, Publish, Scan, State, Wait, bit,
+    Batch, Bytes, EVENT_RANGE, Event, Mode, Publish, Scan, State, Wait, bit,
 };
 
 impl State {
@@ -83,9 +83,9 @@ impl State {
     }
 
     fn new_event(&mut self, n: usize, cells: u8, cut: bool) -> u8 {
-        assert!((self.event_count as usize) < EVENTS, "a configuration has too many events");
-        self.event_count += 1;
-        let event = self.event_count;
+        let count = self.nodes[n].own.count_ones() as usize;
+        assert!(count < NODE_EVENTS, "a configuration has too many events");
+        let event = (1 + n * NODE_EVENTS + count) as u8;
         let node = &mut self.nodes[n];
         self.events[event as usize] =
             Event { cells, cut, before: node.before, saw: node.saw | node.own };
@@ -105,7 +105,7 @@ impl State {
     }
 
     fn returned_closure(&self) -> u16 {
-        (1..=self.event_count)
+        EVENT_RANGE
             .filter(|&e| self.returned & bit(e) != 0)
             .fold(0, |mask, e| mask | bit(e) | self.events[e as usize].before)
     }

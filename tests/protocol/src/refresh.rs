@@ -4,7 +4,7 @@
 //! that wait for each other's intents before they publish would wait for ever).
 
 use crate::config::Config;
-use crate::state::{NODES_RANGE, Scan, ScanPhase, State};
+use crate::state::{EVENT_RANGE, NODES_RANGE, Scan, ScanPhase, State};
 
 /// Who refreshes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl State {
     }
 
     fn saw_of(&self, events: u16) -> u16 {
-        (1..=self.event_count)
+        EVENT_RANGE
             .filter(|&e| events & (1 << e) != 0)
             .fold(0, |mask, e| mask | self.events[e as usize].saw)
     }

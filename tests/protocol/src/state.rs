@@ -9,6 +9,9 @@ use crate::config::{BATCHES, CELLS, EVENTS, NODES, TERMS, TRIES};
 /// All nodes that a state has room for.
 pub const NODES_RANGE: std::ops::Range<usize> = 0..NODES;
 
+/// All events, whether they have happened or not.
+pub const EVENT_RANGE: std::ops::RangeInclusive<u8> = 1..=EVENTS as u8;
+
 /// No cut in a batch or store.
 pub const NO_CUT: u8 = u8::MAX;
 
@@ -193,8 +196,6 @@ pub enum Drain {
     Take,
     /// The link is made; look again.
     Again,
-    /// Old links of terms are removed, and a refresh begins.
-    Begin,
     Refresh,
     /// Alone: the next stripe may begin.
     Alone,
@@ -205,7 +206,6 @@ pub enum Drain {
     Cut,
     Plan,
     Domains,
-    Size,
     Base,
     Stamp,
     End,
@@ -236,14 +236,13 @@ pub struct Work {
 pub enum Mode {
     #[default]
     Up,
-    /// Asleep past its lease.
-    Asleep,
     Down,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Node {
     pub mode: Mode,
+    /// More than half of the lease has passed since its last heartbeat; others may take it for dead.
     pub lapsed: bool,
     pub run: u8,
     pub program: u8,
@@ -310,7 +309,6 @@ pub struct State {
     pub pauses: u8,
     /// Ghost: all events; index 0 is unused.
     pub events: [Event; EVENTS + 1],
-    pub event_count: u8,
     /// Ghost: events whose close, fsync or unlock has returned.
     pub returned: u16,
     /// Ghost: events in stamped batches or drained alone.
@@ -344,7 +342,6 @@ impl Default for State {
             crashes: 0,
             pauses: 0,
             events: Default::default(),
-            event_count: 0,
             returned: 0,
             settled: 0,
             expect: [0; CELLS],
