@@ -23,9 +23,11 @@ pub fn all() -> Vec<Config> {
         round_pause3(),
         truncate2(),
         alone2(),
-        alone_fault2(),
+        alone_pause2(),
+        alone_crash2(),
         adopt2(),
         unlink2(),
+        mixed3(),
     ]
 }
 
@@ -40,38 +42,63 @@ fn publish2() -> Config {
         vec![Open, Write(BOTH), Close, Write(2), Close],
         vec![Write(2), Defer, Open, Write(1), Close],
     ];
-    Config::new("publish-2", "overlapping and disjoint writes, close, defer, open", vec![
-        writers.clone(),
-        writers,
-    ])
+    Config::new(
+        "publish-2",
+        "overlapping and disjoint writes, close, defer, open",
+        vec![writers.clone(), writers],
+    )
 }
 
 fn publish3() -> Config {
-    Config::new("publish-3", "the same with three nodes", vec![
-        vec![vec![Open, Write(1), Close, Open], vec![Write(1), Defer, Open]],
-        vec![vec![Open, Write(BOTH), Close, Open]],
-        vec![vec![Open, Open], vec![Open, Write(1), Close]],
-    ])
+    Config::new(
+        "publish-3",
+        "the same with three nodes",
+        vec![
+            vec![
+                vec![Open, Write(1), Close, Open],
+                vec![Write(1), Defer, Open],
+            ],
+            vec![vec![Open, Write(BOTH), Close, Open]],
+            vec![vec![Open, Open], vec![Open, Write(1), Close]],
+        ],
+    )
 }
 
 fn crash2() -> Config {
     Config {
         crashes: 2,
-        ..Config::new("crash-2", "publish and defer, two crashes and restarts", vec![
-            vec![vec![Open, Write(1), Close, Write(2), Close], vec![Write(1), Defer, Close, Open]],
-            vec![vec![Open, Write(1), Close, Open], vec![Open, Write(BOTH), Defer, Open]],
-        ])
+        ..Config::new(
+            "crash-2",
+            "publish and defer, two crashes and restarts",
+            vec![
+                vec![
+                    vec![Open, Write(1), Close, Write(2), Close],
+                    vec![Write(1), Defer, Close, Open],
+                ],
+                vec![
+                    vec![Open, Write(1), Close, Open],
+                    vec![Open, Write(BOTH), Defer, Open],
+                ],
+            ],
+        )
     }
 }
 
 fn crash3() -> Config {
     Config {
         crashes: 1,
-        ..Config::new("crash-3", "three nodes, one crash and restart", vec![
-            vec![vec![Write(1), Close, Close]],
-            vec![vec![Open, Write(1), Close, Open], vec![Open, Write(1), Defer]],
-            vec![vec![Open, Open]],
-        ])
+        ..Config::new(
+            "crash-3",
+            "three nodes, one crash and restart",
+            vec![
+                vec![vec![Write(1), Close, Close]],
+                vec![
+                    vec![Open, Write(1), Close, Open],
+                    vec![Open, Write(1), Defer],
+                ],
+                vec![vec![Open, Open]],
+            ],
+        )
     }
 }
 
@@ -79,10 +106,11 @@ fn lock2() -> Config {
     let program = vec![Lock, Write(1), Unlock, Lock, Write(BOTH), Unlock];
     Config {
         crashes: 1,
-        ..Config::new("lock-2", "writes under the lock, one crash", vec![
-            vec![program.clone()],
-            vec![program],
-        ])
+        ..Config::new(
+            "lock-2",
+            "writes under the lock, one crash",
+            vec![vec![program.clone()], vec![program]],
+        )
     }
 }
 
@@ -91,62 +119,76 @@ fn lock3() -> Config {
     Config {
         terms: 1,
         drainers: 0b100,
-        ..Config::new("lock-3", "writes under the lock while the third node drains", vec![
-            vec![program.clone()],
-            vec![program.clone()],
-            vec![program],
-        ])
+        ..Config::new(
+            "lock-3",
+            "writes under the lock while the third node drains",
+            vec![vec![program.clone()], vec![program.clone()], vec![program]],
+        )
     }
 }
 
 /// Two overlapping batches, the second by a node that had seen the first, and nothing drained.
 fn published() -> Vec<(usize, Vec<Op>)> {
-    vec![(0, vec![Write(BOTH), Close]), (1, vec![Open, Write(1), Close])]
+    vec![
+        (0, vec![Write(BOTH), Close]),
+        (1, vec![Open, Write(1), Close]),
+    ]
 }
 
 fn round2() -> Config {
     Config {
         terms: 2,
         drainers: 0b01,
-        ..Config::new("round-2", "two rounds while both nodes go on writing", vec![
-            vec![vec![Write(1), Close, Open, Write(BOTH), Close]],
-            vec![vec![Open, Write(1), Close, Open], vec![Open, Write(2), Close]],
-        ])
+        ..Config::new(
+            "round-2",
+            "two rounds while both nodes go on writing",
+            vec![
+                vec![vec![Write(1), Close, Write(BOTH), Close]],
+                vec![vec![Open, Write(1), Close]],
+            ],
+        )
     }
 }
 
 fn round_both2() -> Config {
     Config {
         terms: 2,
-        ..Config::new("round-both-2", "both nodes take terms and domains", vec![
-            vec![vec![Write(1), Close]],
-            vec![vec![Open, Write(1), Close], vec![Write(BOTH), Close]],
-        ])
+        ..Config::new(
+            "round-both-2",
+            "both nodes take terms and domains",
+            vec![
+                vec![vec![Write(1), Close]],
+                vec![vec![Open, Write(1), Close], vec![Write(BOTH), Close]],
+            ],
+        )
     }
 }
 
 fn round_crash2() -> Config {
     Config {
         setup: published(),
-        terms: 3,
+        terms: 2,
         crashes: 1,
         frail: 0b01,
-        ..Config::new("round-crash-2", "a holder and worker dies and comes back", vec![
-            vec![vec![]],
-            vec![vec![Open, Write(1), Close]],
-        ])
+        ..Config::new(
+            "round-crash-2",
+            "a holder and worker dies and comes back",
+            vec![vec![vec![]], vec![vec![Write(1), Close]]],
+        )
     }
 }
 
 fn round_pause2() -> Config {
     Config {
         setup: published(),
-        terms: 3,
+        terms: 2,
         pauses: 1,
-        ..Config::new("round-pause-2", "a holder or worker sleeps past its lease", vec![
-            vec![vec![]],
-            vec![vec![Write(1), Close]],
-        ])
+        frail: 0b01,
+        ..Config::new(
+            "round-pause-2",
+            "a holder or worker sleeps past its lease",
+            vec![vec![vec![]], vec![vec![Write(1), Close]]],
+        )
     }
 }
 
@@ -154,11 +196,15 @@ fn round3() -> Config {
     Config {
         terms: 1,
         drainers: 0b100,
-        ..Config::new("round-3", "the third node drains while two write", vec![
-            vec![vec![Write(1), Close]],
-            vec![vec![Open, Write(1), Close]],
-            vec![vec![Open, Write(2), Close]],
-        ])
+        ..Config::new(
+            "round-3",
+            "the third node drains while two write",
+            vec![
+                vec![vec![Write(1), Close]],
+                vec![vec![Open, Write(1), Close]],
+                vec![vec![Open, Write(2), Close]],
+            ],
+        )
     }
 }
 
@@ -167,11 +213,17 @@ fn round_pause3() -> Config {
         setup: vec![(0, vec![Write(1), Close]), (1, vec![Open, Write(1), Close])],
         terms: 2,
         pauses: 1,
-        ..Config::new("round-pause-3", "three nodes drain, one sleeps past its lease", vec![
-            vec![vec![]],
-            vec![vec![]],
-            vec![vec![Write(1), Close]],
-        ])
+        frail: 0b001,
+        drainers: 0b011,
+        ..Config::new(
+            "round-pause-3",
+            "two nodes drain, one sleeps past its lease, the third reads",
+            vec![
+                vec![vec![]],
+                vec![vec![]],
+                vec![vec![Open, Write(1), Close]],
+            ],
+        )
     }
 }
 
@@ -180,11 +232,19 @@ fn truncate2() -> Config {
         setup: vec![(0, vec![Write(BOTH), Close])],
         terms: 2,
         crashes: 1,
+        frail: 0b01,
         restarts: false,
-        ..Config::new("truncate-2", "truncate and a round whose holder dies", vec![
-            vec![vec![], vec![Open, Write(2), Close]],
-            vec![vec![Open, Truncate(0), Write(1), Close], vec![Open, Truncate(1), Close]],
-        ])
+        ..Config::new(
+            "truncate-2",
+            "truncate and a round whose holder dies",
+            vec![
+                vec![vec![]],
+                vec![
+                    vec![Open, Truncate(0), Write(1), Close],
+                    vec![Open, Truncate(1), Close],
+                ],
+            ],
+        )
     }
 }
 
@@ -193,24 +253,49 @@ fn alone2() -> Config {
         terms: 2,
         alone: true,
         drainers: 0b01,
-        ..Config::new("alone-2", "one node drains alone until the other publishes", vec![
-            vec![vec![Write(1), Open, Write(BOTH), Close], vec![Write(1), Close, Write(1)]],
-            vec![vec![Open, Write(BOTH), Close]],
-        ])
+        ..Config::new(
+            "alone-2",
+            "one node drains alone until the other publishes",
+            vec![
+                vec![
+                    vec![Write(1), Open, Write(BOTH), Close],
+                    vec![Write(1), Close, Write(1)],
+                ],
+                vec![vec![Open, Write(BOTH), Close]],
+            ],
+        )
     }
 }
 
-fn alone_fault2() -> Config {
+fn alone_pause2() -> Config {
     Config {
-        terms: 3,
+        terms: 2,
         alone: true,
         pauses: 1,
+        frail: 0b01,
+        ..Config::new(
+            "alone-pause-2",
+            "who drains alone sleeps past its lease",
+            vec![vec![vec![Write(1)]], vec![vec![Open, Write(1), Close]]],
+        )
+    }
+}
+
+fn alone_crash2() -> Config {
+    Config {
+        terms: 2,
+        alone: true,
         crashes: 1,
         frail: 0b01,
-        ..Config::new("alone-fault-2", "who drains alone sleeps and dies", vec![
-            vec![vec![Write(1)]],
-            vec![vec![Open, Write(1), Close]],
-        ])
+        drainers: 0b01,
+        ..Config::new(
+            "alone-crash-2",
+            "who drains alone dies and comes back",
+            vec![
+                vec![vec![Write(1), Close]],
+                vec![vec![Open, Write(1), Close]],
+            ],
+        )
     }
 }
 
@@ -221,22 +306,44 @@ fn adopt2() -> Config {
         adoption: true,
         frail: 0b01,
         drainers: 0b10,
-        ..Config::new("adopt-2", "a dead node's layout is adopted, then it comes back", vec![
-            vec![vec![Write(1), Close]],
-            vec![vec![Open, Write(1), Close]],
-        ])
+        ..Config::new(
+            "adopt-2",
+            "a dead node's layout is adopted, then it comes back",
+            vec![
+                vec![vec![Write(1), Close]],
+                vec![vec![Open, Write(1), Close]],
+            ],
+        )
     }
 }
 
 fn unlink2() -> Config {
     Config {
         setup: published(),
-        terms: 2,
+        terms: 1,
         crashes: 1,
         frail: 0b01,
-        ..Config::new("unlink-2", "unlink while the other node writes, drains and dies", vec![
-            vec![vec![Write(1), Close]],
-            vec![vec![Unlink]],
-        ])
+        ..Config::new(
+            "unlink-2",
+            "unlink while the other node writes, drains and dies",
+            vec![vec![vec![Write(1), Close]], vec![vec![Unlink]]],
+        )
+    }
+}
+
+fn mixed3() -> Config {
+    Config {
+        terms: 1,
+        alone: true,
+        drainers: 0b001,
+        ..Config::new(
+            "mixed-3",
+            "alone, truncate and unlink with three nodes",
+            vec![
+                vec![vec![Write(1), Close]],
+                vec![vec![Open, Truncate(0), Close], vec![Unlink]],
+                vec![vec![Open, Write(2), Close]],
+            ],
+        )
     }
 }

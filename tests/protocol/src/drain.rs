@@ -120,22 +120,21 @@ impl State {
     fn decide(&mut self, n: usize, config: &Config) {
         let found = self.nodes[n].drain_scan.found;
         let news = (0..NODES).any(|m| found.beyond_base(m));
-        self.nodes[n].drain = if found.plan.term > found.base.term
-            && config.rules.plan_is_finished_first
-        {
-            if !config.rules.no_new_cut && self.may_write(n, config) {
-                self.cut_canonical(&found.base, &found.plan);
-            }
-            Drain::Domains
-        } else if news && config.rules.cut_before_plan {
-            Drain::Cut
-        } else if news {
-            Drain::Plan
-        } else if config.alone && !self.nodes[n].store.is_empty() {
-            Drain::Alone
-        } else {
-            Drain::End
-        };
+        self.nodes[n].drain =
+            if found.plan.term > found.base.term && config.rules.plan_is_finished_first {
+                if !config.rules.no_new_cut && self.may_write(n, config) {
+                    self.cut_canonical(&found.base, &found.plan);
+                }
+                Drain::Domains
+            } else if news && config.rules.cut_before_plan {
+                Drain::Cut
+            } else if news {
+                Drain::Plan
+            } else if config.alone && !self.nodes[n].store.is_empty() {
+                Drain::Alone
+            } else {
+                Drain::End
+            };
     }
 
     fn next_stripe(&self, n: usize, config: &Config) -> Drain {
@@ -151,7 +150,10 @@ impl State {
                     && !(foreign && config.rules.alone_stops_at_foreign)
                     && !(own && config.rules.alone_stops_at_own) =>
             {
-                Drain::Stripe { cell: cell as u8, event: node.store.cells[cell] }
+                Drain::Stripe {
+                    cell: cell as u8,
+                    event: node.store.cells[cell],
+                }
             }
             _ => Drain::End,
         }
@@ -179,23 +181,32 @@ impl State {
         let rules = &config.rules;
         let term = self.nodes[n].term;
         let found = self.nodes[n].drain_scan.found;
-        let cover = Cover { term, lens: found.lens };
+        let cover = Cover {
+            term,
+            lens: found.lens,
+        };
         match self.nodes[n].drain {
             Drain::Cut => {
                 if !self.may_write(n, config) {
                     return false;
                 }
                 self.cut_canonical(&found.base, &cover);
-                self.nodes[n].drain =
-                    if rules.cut_before_plan { Drain::Plan } else { Drain::Domains };
+                self.nodes[n].drain = if rules.cut_before_plan {
+                    Drain::Plan
+                } else {
+                    Drain::Domains
+                };
             }
             Drain::Plan => {
                 if self.nodes[n].lapsed && rules.lease_checked {
                     return false;
                 }
                 self.make_plan(n, &found.base, cover);
-                self.nodes[n].drain =
-                    if rules.cut_before_plan { Drain::Domains } else { Drain::Cut };
+                self.nodes[n].drain = if rules.cut_before_plan {
+                    Drain::Domains
+                } else {
+                    Drain::Cut
+                };
             }
             Drain::Domains => {
                 if self.base.term >= found.plan.term {
@@ -291,7 +302,11 @@ impl State {
                 let open = current
                     && self.base.term < work.plan.term
                     && self.done & (1 << work.domain) == 0;
-                if open || !rules.domain_listed_again { WorkPhase::Write } else { WorkPhase::Idle }
+                if open || !rules.domain_listed_again {
+                    WorkPhase::Write
+                } else {
+                    WorkPhase::Idle
+                }
             }
             WorkPhase::Write => {
                 if !self.may_write(n, config) {
@@ -322,7 +337,11 @@ impl State {
     /// Removes the layout of `n` and its subfiles, by its node or, of a dead node, by another.
     pub fn reclaim(&mut self, n: usize, by: usize, config: &Config) -> bool {
         let rules = &config.rules;
-        let covered = if rules.reclaim_after_base { self.base.lens[n] } else { self.plan.lens[n] };
+        let covered = if rules.reclaim_after_base {
+            self.base.lens[n]
+        } else {
+            self.plan.lens[n]
+        };
         if self.gone[n] == self.lens[n] || covered < self.lens[n] {
             return false;
         }

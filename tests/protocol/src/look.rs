@@ -4,7 +4,9 @@
 //! checked at every moment after a sync point and not only at its end.
 
 use crate::config::{CELLS, Config, NODES};
-use crate::state::{Bytes, Cover, Drain, EVENT_RANGE, Mode, NO_CUT, State, View, WorkPhase, bad, bit};
+use crate::state::{
+    Bytes, Cover, Drain, EVENT_RANGE, Mode, NO_CUT, State, View, WorkPhase, bad, bit,
+};
 
 /// Where a reader with some view finds a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +20,11 @@ pub enum Found {
 impl State {
     /// The view of somebody who reads the whole shared directory at this moment.
     pub fn fresh_view(&self) -> View {
-        View { lens: self.lens, base: self.base, plan: self.plan }
+        View {
+            lens: self.lens,
+            base: self.base,
+            plan: self.plan,
+        }
     }
 
     /// The newest of a cell in a view, by the order of all batches.
@@ -52,12 +58,14 @@ impl State {
     }
 
     /// What a program on the node reads.
-    pub fn read(&self, n: usize, cell: usize) -> u8 {
+    pub fn read(&self, n: usize, cell: usize, config: &Config) -> u8 {
         let node = &self.nodes[n];
-        for bytes in [&node.store, &node.sending] {
-            if bytes.cells[cell] != 0 {
-                return bytes.cells[cell];
-            }
+        if node.store.cells[cell] != 0 {
+            return node.store.cells[cell];
+        }
+        let on_top = node.sent_at == 0 || !config.rules.own_batch_in_order;
+        if on_top && node.sending.cells[cell] != 0 {
+            return node.sending.cells[cell];
         }
         match self.find(&node.view, cell) {
             Found::Event(event) => event,
@@ -98,10 +106,8 @@ impl State {
         for m in 0..NODES {
             for k in base.lens[m]..cover.lens[m] {
                 let batch = &self.layouts[m][k as usize];
-                // A batch whose cut was written over has no truncate for the cell; its write stands for it.
-                let event = batch.bytes.cells[cell];
                 if batch.bytes.cut as usize <= cell && (batch.epoch, m, k) >= newest.0 {
-                    newest = ((batch.epoch, m, k), event);
+                    newest = ((batch.epoch, m, k), batch.bytes.cut_event);
                 }
             }
         }
@@ -164,11 +170,20 @@ impl State {
                 if self.nodes[n].mode != Mode::Up {
                     continue;
                 }
-                if self.outdated(self.read(n, cell), cell, self.nodes[n].before, false) {
+                if self.outdated(
+                    self.read(n, cell, config),
+                    cell,
+                    self.nodes[n].before,
+                    false,
+                ) {
                     self.bad |= bad::STALE;
                 }
             }
-            if (0..config.nodes()).filter(|&n| self.writes(n, cell, config)).count() > 1 {
+            if (0..config.nodes())
+                .filter(|&n| self.writes(n, cell, config))
+                .count()
+                > 1
+            {
                 self.bad |= bad::TWO_WRITERS;
             }
         }

@@ -3,7 +3,8 @@
 use forebay_protocol::{Config, Rules, all, check_until, named};
 use std::process::ExitCode;
 
-const USAGE: &str = "check-protocol [--list] [--without RULE] [--threads N] [--limit STATES] [CONFIGURATION...]";
+const USAGE: &str =
+    "check-protocol [--list] [--without RULE] [--threads N] [--limit STATES] [CONFIGURATION...]";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -28,12 +29,18 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
                 return Ok(true);
             }
             "--list" => {
-                all().iter().for_each(|c| println!("{:24} {}", c.name, c.about));
-                Rules::NAMES.iter().for_each(|rule| println!("--without {rule}"));
+                all()
+                    .iter()
+                    .for_each(|c| println!("{:24} {}", c.name, c.about));
+                Rules::NAMES
+                    .iter()
+                    .for_each(|rule| println!("--without {rule}"));
                 return Ok(true);
             }
             "--without" => {
-                let name = args.next().ok_or("--without needs the name of a rule: see --list")?;
+                let name = args
+                    .next()
+                    .ok_or("--without needs the name of a rule: see --list")?;
                 rules = Rules::without(&name)
                     .ok_or_else(|| format!("there is no rule '{name}': see --list"))?;
             }
@@ -45,9 +52,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
                 let text = args.next().ok_or("--limit needs a number")?;
                 limit = Some(above_zero("--limit", &text)?);
             }
-            name => configs.push(
-                named(name).ok_or_else(|| format!("no configuration '{name}': see --list"))?,
-            ),
+            name => configs
+                .push(named(name).ok_or_else(|| format!("no configuration '{name}': see --list"))?),
         }
     }
     if configs.is_empty() {
@@ -59,7 +65,10 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
         let report = check_until(&config, threads, limit);
         println!("{report}");
         report.failures.iter().for_each(|trace| print!("{trace}"));
-        report.missing.iter().for_each(|name| println!("never reached: {name}"));
+        report
+            .missing
+            .iter()
+            .for_each(|name| println!("never reached: {name}"));
         passed &= report.passed();
     }
     Ok(passed)

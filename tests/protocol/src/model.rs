@@ -46,7 +46,9 @@ pub mod property {
 impl Config {
     pub fn op(&self, state: &State, n: usize) -> Option<Op> {
         let node = &state.nodes[n];
-        self.programs[n][node.program as usize].get(node.ip as usize).copied()
+        self.programs[n][node.program as usize]
+            .get(node.ip as usize)
+            .copied()
     }
 
     /// Applies a step; `false` if it is not possible now.
@@ -135,13 +137,26 @@ impl Config {
     fn after_setup(&self) -> State {
         let mut state = State::default();
         for (n, ops) in &self.setup {
-            let mut setup = Config { alone: false, ..self.clone() };
+            let mut setup = Config {
+                alone: false,
+                ..self.clone()
+            };
             setup.programs[*n] = vec![ops.clone()];
             while setup.op(&state, *n).is_some() {
-                let moved = [Step::Program, Step::Publish]
-                    .into_iter()
-                    .any(|step| setup.apply(&mut state, Action { node: *n as u8, step }));
-                assert!(moved, "{}: the setup of node {n} waits for somebody", self.name);
+                let moved = [Step::Program, Step::Publish].into_iter().any(|step| {
+                    setup.apply(
+                        &mut state,
+                        Action {
+                            node: *n as u8,
+                            step,
+                        },
+                    )
+                });
+                assert!(
+                    moved,
+                    "{}: the setup of node {n} waits for somebody",
+                    self.name
+                );
             }
             state.nodes[*n].ip = 0;
         }
@@ -153,7 +168,10 @@ impl Config {
         for n in 0..self.nodes() {
             let node = &mut s.nodes[n];
             let program = &self.programs[n][node.program as usize];
-            if !program[node.ip as usize..].iter().any(|op| matches!(op, Op::Open | Op::Lock)) {
+            if !program[node.ip as usize..]
+                .iter()
+                .any(|op| matches!(op, Op::Open | Op::Lock))
+            {
                 node.stamp_known = false;
             }
         }
@@ -179,10 +197,16 @@ impl Config {
             let write = matches!(self.op(s, n), Some(Op::Write(_) | Op::Truncate(_)));
             let owed = s.intents[n] != 0 || node.run > 0 || node.publish != Publish::Idle;
             if write && node.wait == Wait::Nothing && !owed {
-                return Some(Action { node: n as u8, step: Step::Program });
+                return Some(Action {
+                    node: n as u8,
+                    step: Step::Program,
+                });
             }
             if node.publish == Publish::Forget && self.rules.reclaim_after_forget {
-                return Some(Action { node: n as u8, step: Step::Publish });
+                return Some(Action {
+                    node: n as u8,
+                    step: Step::Publish,
+                });
             }
         }
         None
@@ -194,7 +218,8 @@ impl Config {
         if !all_up || s.bad != 0 {
             return false;
         }
-        let waits = (0..self.nodes()).any(|n| s.nodes[n].wait != Wait::Nothing || s.intents[n] != 0);
+        let waits =
+            (0..self.nodes()).any(|n| s.nodes[n].wait != Wait::Nothing || s.intents[n] != 0);
         if !waits {
             return false;
         }
@@ -236,7 +261,12 @@ impl Model for Config {
             return;
         }
         for n in 0..self.nodes() {
-            let mut push = |step| actions.push(Action { node: n as u8, step });
+            let mut push = |step| {
+                actions.push(Action {
+                    node: n as u8,
+                    step,
+                })
+            };
             match s.nodes[n].mode {
                 Mode::Up => self.steps_up(s, n, &mut push),
                 Mode::Down if self.restarts => push(Step::Restart),
@@ -267,18 +297,23 @@ impl Model for Config {
             Property::always(property::LOST, |_, s: &State| s.bad & bad::LOST == 0),
             Property::always(property::ORDER, |_, s: &State| s.bad & bad::ORDER == 0),
             Property::always(property::CANON, |_, s: &State| s.bad & bad::CANON == 0),
-            Property::always(property::WRITERS, |_, s: &State| s.bad & bad::TWO_WRITERS == 0),
+            Property::always(property::WRITERS, |_, s: &State| {
+                s.bad & bad::TWO_WRITERS == 0
+            }),
             Property::always(property::LATE, |_, s: &State| s.bad & bad::LATE == 0),
             Property::always(property::GHOST, |_, s: &State| s.bad & bad::GHOST == 0),
             Property::always(property::FLIP, |_, s: &State| s.bad & bad::FLIP == 0),
             Property::always(property::STUCK, |m: &Config, s: &State| !m.stuck(s)),
         ];
         if self.terms > 0 {
-            properties.push(Property::sometimes(property::DRAINED, |m: &Config, s: &State| {
-                s.drained(m)
-                    && (0..m.nodes()).all(|n| m.op(s, n).is_none() && s.nodes[n].own != 0)
-                    && s.canon.iter().any(|&e| e != 0)
-            }));
+            properties.push(Property::sometimes(
+                property::DRAINED,
+                |m: &Config, s: &State| {
+                    s.drained(m)
+                        && (0..m.nodes()).all(|n| m.op(s, n).is_none() && s.nodes[n].own != 0)
+                        && s.canon.iter().any(|&e| e != 0)
+                },
+            ));
         }
         properties
     }

@@ -2,9 +2,7 @@
 
 use crate::config::{BATCHES, CELLS, Config, NODE_EVENTS, Op};
 use crate::refresh::Who;
-use crate::state::{
-    Batch, Bytes, EVENT_RANGE, Event, Mode, Publish, Scan, State, Wait, bit,
-};
+use crate::state::{Batch, Bytes, EVENT_RANGE, Event, Mode, Publish, Scan, State, Wait, bit};
 
 impl State {
     /// The next step of the node's program. `false`: it cannot go on now.
@@ -87,8 +85,12 @@ impl State {
         assert!(count < NODE_EVENTS, "a configuration has too many events");
         let event = (1 + n * NODE_EVENTS + count) as u8;
         let node = &mut self.nodes[n];
-        self.events[event as usize] =
-            Event { cells, cut, before: node.before, saw: node.saw | node.own };
+        self.events[event as usize] = Event {
+            cells,
+            cut,
+            before: node.before,
+            saw: node.saw | node.own,
+        };
         node.before |= bit(event);
         node.own |= bit(event);
         event
@@ -176,9 +178,14 @@ impl State {
                 assert!(len < BATCHES, "a configuration has too many batches");
                 let seen = self.largest_epoch(n);
                 let epoch = if rules.epoch_above_seen { seen + 1 } else { 1 };
-                self.layouts[n][len] = Batch { epoch, bytes: self.nodes[n].sending };
+                self.layouts[n][len] = Batch {
+                    epoch,
+                    bytes: self.nodes[n].sending,
+                };
                 self.lens[n] += 1;
                 self.nodes[n].sent_at = self.lens[n];
+                self.nodes[n].view.lens[n] = self.lens[n];
+                self.note_seen(n);
                 self.nodes[n].publish = if !rules.stamp_after_append {
                     Publish::Forget
                 } else if !rules.intent_removed_last && self.intents[n] != 0 {
@@ -213,12 +220,9 @@ impl State {
     }
 
     fn forget(&mut self, n: usize) {
-        let len = self.lens[n];
         let node = &mut self.nodes[n];
         node.sending = Bytes::default();
         node.sent_at = 0;
-        node.view.lens[n] = len;
-        self.note_seen(n);
     }
 
     fn published(&mut self, n: usize, op: Option<Op>) {
@@ -235,7 +239,11 @@ impl State {
         (0..view.lens.len())
             .flat_map(|m| self.layouts[m][..view.lens[m] as usize].iter())
             .map(|batch| batch.epoch)
-            .chain(self.layouts[n][..self.lens[n] as usize].iter().map(|batch| batch.epoch))
+            .chain(
+                self.layouts[n][..self.lens[n] as usize]
+                    .iter()
+                    .map(|batch| batch.epoch),
+            )
             .max()
             .unwrap_or(0)
     }

@@ -4,7 +4,7 @@
 //! that wait for each other's intents before they publish would wait for ever).
 
 use crate::config::Config;
-use crate::state::{EVENT_RANGE, NODES_RANGE, Scan, ScanPhase, State};
+use crate::state::{NODES_RANGE, Scan, ScanPhase, State, bit};
 
 /// Who refreshes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,11 @@ impl State {
 
     /// The first stat.
     pub fn begin_scan(&mut self, n: usize, who: Who) {
-        *self.scan_mut(n, who) =
-            Scan { phase: ScanPhase::List, same: true, ..Scan::default() };
+        *self.scan_mut(n, who) = Scan {
+            phase: ScanPhase::List,
+            same: true,
+            ..Scan::default()
+        };
     }
 
     /// One step. `None`: it cannot go on. `Some(true)`: the refresh is complete and the view is new.
@@ -92,27 +95,29 @@ impl State {
         }
     }
 
-    /// Ghost: whoever has a batch in its view has seen its events and what they had seen.
+    /// Ghost: whoever has a batch in its view has seen its events and what they had seen, and must see no less than what
+    /// came before them.
     pub fn note_seen(&mut self, n: usize) {
         for m in NODES_RANGE {
             for k in 0..self.nodes[n].view.lens[m] {
-                let events = self.layouts[m][k as usize].bytes.events();
-                self.nodes[n].saw |= events | self.saw_of(events);
+                for e in self.layouts[m][k as usize].bytes.cells {
+                    let event = self.events[e as usize];
+                    self.nodes[n].saw |= bit(e) | event.saw;
+                    self.nodes[n].before |= bit(e) | event.before;
+                }
             }
         }
-    }
-
-    fn saw_of(&self, events: u16) -> u16 {
-        EVENT_RANGE
-            .filter(|&e| events & (1 << e) != 0)
-            .fold(0, |mask, e| mask | self.events[e as usize].saw)
     }
 
     /// Sets the stamp: nobody who remembers an older one takes it for this one.
     pub fn stamp(&mut self) {
         for node in &mut self.nodes {
             node.stamp_known = false;
-            for scan in [&mut node.refresh_scan, &mut node.publish_scan, &mut node.drain_scan] {
+            for scan in [
+                &mut node.refresh_scan,
+                &mut node.publish_scan,
+                &mut node.drain_scan,
+            ] {
                 scan.same = false;
             }
         }
@@ -121,7 +126,11 @@ impl State {
     /// The layout of `m` is removed: those that have listed it and not read it find it gone.
     pub fn vanish(&mut self, m: usize) {
         for node in &mut self.nodes {
-            for scan in [&mut node.refresh_scan, &mut node.publish_scan, &mut node.drain_scan] {
+            for scan in [
+                &mut node.refresh_scan,
+                &mut node.publish_scan,
+                &mut node.drain_scan,
+            ] {
                 if matches!(scan.phase, ScanPhase::Read(k) if k as usize <= m) {
                     scan.vanished = true;
                 }

@@ -41,6 +41,8 @@ rules! {
     refresh_before_append,
     /// A batch is followed by a stamp.
     stamp_after_append,
+    /// From the append on, a node's own bytes lie where their epoch says, not on top of its view until the store forgets them.
+    own_batch_in_order,
     /// A restart looks into its own layout for what it had published.
     restart_reads_own_layout,
     /// A restart that finds its batch in the layout stamps before it forgets.

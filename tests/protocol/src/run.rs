@@ -66,8 +66,11 @@ pub fn check(config: &Config, threads: usize) -> Report {
 /// The same, with a limit of states that is only there to bound a search that is expected to fail early.
 pub fn check_until(config: &Config, threads: usize, limit: Option<usize>) -> Report {
     let begin = Instant::now();
-    let mut builder =
-        config.clone().checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
+    let mut builder = config
+        .clone()
+        .checker()
+        .threads(threads)
+        .finish_when(HasDiscoveries::AnyFailures);
     if let Some(limit) = limit {
         builder = builder.target_state_count(limit);
     }
@@ -94,17 +97,17 @@ pub fn check_until(config: &Config, threads: usize, limit: Option<usize>) -> Rep
     }
 }
 
-fn trace(
-    config: &Config,
-    property: &'static str,
-    path: Vec<(State, Option<Action>)>,
-) -> Trace {
+fn trace(config: &Config, property: &'static str, path: Vec<(State, Option<Action>)>) -> Trace {
     let last = path.last().map_or_else(State::default, |(state, _)| *state);
     let steps = path
         .iter()
         .filter_map(|(state, action)| action.map(|action| label(config, state, action)))
         .collect();
-    Trace { property, steps, last }
+    Trace {
+        property,
+        steps,
+        last,
+    }
 }
 
 fn scan(phase: ScanPhase) -> String {
@@ -131,13 +134,15 @@ fn label(config: &Config, s: &State, action: Action) -> String {
         }
         Step::Publish => format!("publish: {:?}", node.publish).to_lowercase(),
         Step::Drain if node.drain_scan.phase != ScanPhase::Idle => {
-            format!("term {}: refresh, {}", node.term, scan(node.drain_scan.phase))
+            format!(
+                "term {}: refresh, {}",
+                node.term,
+                scan(node.drain_scan.phase)
+            )
         }
         Step::Drain => format!("term {}: {:?}", node.term, node.drain).to_lowercase(),
         Step::BeginWork(domain) => format!("domain {domain}: list"),
-        Step::Work => {
-            format!("domain {}: {:?}", node.work.domain, node.work.phase).to_lowercase()
-        }
+        Step::Work => format!("domain {}: {:?}", node.work.domain, node.work.phase).to_lowercase(),
         Step::Reclaim(m) => format!("removes the layout of {m}"),
         step => format!("{step:?}").to_lowercase(),
     };

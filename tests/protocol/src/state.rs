@@ -53,12 +53,19 @@ pub struct Event {
 pub struct Bytes {
     pub cells: [u8; CELLS],
     pub cut: u8,
+    /// The truncate that made the cut; a configuration has at most one for each node.
+    pub cut_event: u8,
     pub growth: u8,
 }
 
 impl Default for Bytes {
     fn default() -> Self {
-        Self { cells: [0; CELLS], cut: NO_CUT, growth: 0 }
+        Self {
+            cells: [0; CELLS],
+            cut: NO_CUT,
+            cut_event: 0,
+            growth: 0,
+        }
     }
 }
 
@@ -78,6 +85,7 @@ impl Bytes {
 
     pub fn truncate(&mut self, size: u8, event: u8) {
         self.cut = self.cut.min(size);
+        self.cut_event = event;
         self.growth = self.growth.min(size);
         for i in size as usize..CELLS {
             self.cells[i] = event;
@@ -88,6 +96,7 @@ impl Bytes {
     pub fn apply(&mut self, newer: &Self) {
         if newer.cut != NO_CUT {
             self.cut = self.cut.min(newer.cut);
+            self.cut_event = newer.cut_event;
             self.growth = self.growth.min(newer.cut);
         }
         self.growth = self.growth.max(newer.growth);
@@ -99,7 +108,10 @@ impl Bytes {
     }
 
     pub fn events(&self) -> u16 {
-        self.cells.iter().filter(|&&e| e != 0).fold(0, |mask, &e| mask | bit(e))
+        self.cells
+            .iter()
+            .filter(|&&e| e != 0)
+            .fold(0, |mask, &e| mask | bit(e))
     }
 }
 
@@ -200,9 +212,15 @@ pub enum Drain {
     /// Alone: the next stripe may begin.
     Alone,
     /// Alone: a stripe is on its way, with this event.
-    Stripe { cell: u8, event: u8 },
+    Stripe {
+        cell: u8,
+        event: u8,
+    },
     /// Alone: written and synced, the store does not know yet.
-    Record { cell: u8, event: u8 },
+    Record {
+        cell: u8,
+        event: u8,
+    },
     Cut,
     Plan,
     Domains,
