@@ -11,6 +11,7 @@ pub fn all() -> Vec<Config> {
     vec![
         publish2(),
         publish3(),
+        torn3(),
         crash2(),
         crash3(),
         lock2(),
@@ -62,6 +63,21 @@ fn publish3() -> Config {
             vec![vec![Open, Open], vec![Open, Write(1), Close]],
         ],
     )
+}
+
+fn torn3() -> Config {
+    Config {
+        setup: vec![(0, vec![Write(1), Close]), (1, vec![Write(2), Close])],
+        ..Config::new(
+            "torn-3",
+            "a reader between two writers, one of which has seen the other",
+            vec![
+                vec![vec![Write(1), Close]],
+                vec![vec![Open, Write(2), Close], vec![Open, Write(1), Defer]],
+                vec![vec![Open, Open]],
+            ],
+        )
+    }
 }
 
 fn crash2() -> Config {
@@ -273,10 +289,11 @@ fn alone_pause2() -> Config {
         alone: true,
         pauses: 1,
         frail: 0b01,
+        reclaimers: 0,
         ..Config::new(
             "alone-pause-2",
             "who drains alone sleeps past its lease",
-            vec![vec![vec![Write(1)]], vec![vec![Open, Write(1), Close]]],
+            vec![vec![vec![Write(1)]], vec![vec![Write(1), Close]]],
         )
     }
 }

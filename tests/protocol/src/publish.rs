@@ -170,9 +170,16 @@ impl State {
             Publish::Idle => return false,
             Publish::Refresh => match self.step_scan(n, Who::Publish, config) {
                 None => return false,
+                Some(true) if rules.stamp_before_append => {
+                    self.nodes[n].publish = Publish::Announce;
+                }
                 Some(true) => self.nodes[n].publish = Publish::Append,
                 Some(false) => {}
             },
+            Publish::Announce => {
+                self.stamp();
+                self.nodes[n].publish = Publish::Append;
+            }
             Publish::Append => {
                 let len = self.lens[n] as usize;
                 assert!(len < BATCHES, "a configuration has too many batches");

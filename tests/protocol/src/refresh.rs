@@ -58,10 +58,7 @@ impl State {
                 let changed = (!scan.same && rules.second_look)
                     || (scan.vanished && rules.vanished_layout_lists_again);
                 scan.found.lens[n] = self.lens[n];
-                let torn = who == Who::Drain
-                    && rules.plan_covers_a_snapshot
-                    && scan.found.lens != self.lens;
-                if changed || torn {
+                if changed {
                     scan.phase = ScanPhase::List;
                     scan.same = true;
                 } else {

@@ -39,6 +39,9 @@ rules! {
     epoch_above_seen,
     /// The epoch is chosen in a refresh that follows the choice of bytes, not in an older one.
     refresh_before_append,
+    /// The refresh of a publish is followed by a stamp, before the batch: whoever then finds the batch, and began before its
+    /// node had seen what it saw, looks again.
+    stamp_before_append,
     /// A batch is followed by a stamp.
     stamp_after_append,
     /// From the append on, a node's own bytes lie where their epoch says, not on top of its view until the store forgets them.
@@ -87,8 +90,6 @@ rules! {
     plan_is_finished_first,
     /// The canonical file is cut before the plan is made.
     cut_before_plan,
-    /// The holder reads lengths until two readings agree: what a plan covers is closed under "had seen".
-    plan_covers_a_snapshot,
     /// Drain never creates the file.
     drain_never_creates,
 }

@@ -184,6 +184,7 @@ pub enum Publish {
     #[default]
     Idle,
     Refresh,
+    Announce,
     Append,
     Stamp,
     Forget,

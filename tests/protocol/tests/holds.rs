@@ -2,7 +2,7 @@
 //!
 //! One test for all, so that they do not compete for cores.
 
-use forebay_protocol::{Op, all, check};
+use forebay_protocol::{Op, all, check, named, property};
 
 /// Promise: no stale read after a sync point, no lost published byte, the canonical file ends as the newest, one live writer
 /// per domain, nothing written past a lease, nobody waits for ever; with two nodes and with three.
@@ -63,4 +63,24 @@ fn every_operation_is_there() {
             "no drain alone with {nodes} nodes"
         );
     }
+}
+
+/// The limit of "arbitrary, and the same for everybody": a plan that covers one of two concurrent batches puts it below the
+/// other, whatever a reader saw before. Batches whose nodes had synchronised (here by a lock) never change their order.
+#[test]
+fn only_concurrent_batches_change_their_order() {
+    let mut concurrent = named("round-2").expect("a configuration");
+    concurrent.stable = true;
+    let report = check(&concurrent, 1);
+    let flip = report
+        .failures
+        .iter()
+        .find(|trace| trace.property == property::FLIP);
+    println!("{}", flip.expect("a plan between two concurrent batches"));
+
+    let mut ordered = named("lock-3").expect("a configuration");
+    ordered.stable = true;
+    let report = check(&ordered, 1);
+    println!("{report}");
+    assert!(report.passed());
 }

@@ -6,13 +6,14 @@ use forebay_protocol::{Rules, check, named};
 const TABLE: &[(&str, &str)] = &[
     ("epoch_above_seen", "publish-2"),
     ("refresh_before_append", "crash-2"),
+    ("stamp_before_append", "torn-3"),
     ("stamp_after_append", "publish-2"),
     ("own_batch_in_order", "lock-2"),
     ("restart_reads_own_layout", "crash-3"),
     ("restart_stamps", "crash-3"),
     ("intent_is_stamped", "publish-3"),
     ("intent_removed_last", "publish-2"),
-    ("second_look", "publish-3"),
+    ("second_look", "torn-3"),
     ("wait_for_intent", "publish-2"),
     ("vanished_layout_lists_again", "lock-3"),
     ("term_listed_again", "round-crash-2"),
@@ -30,7 +31,6 @@ const TABLE: &[(&str, &str)] = &[
     ("no_new_cut", "truncate-2"),
     ("plan_is_finished_first", "round-crash-2"),
     ("cut_before_plan", "round-both-2"),
-    ("plan_covers_a_snapshot", "round-2"),
     ("drain_never_creates", "unlink-2"),
 ];
 
