@@ -21,6 +21,7 @@ pub fn all() -> Vec<Config> {
         round_crash2(),
         round_pause2(),
         round3(),
+        round_torn3(),
         round_pause3(),
         truncate2(),
         alone2(),
@@ -219,6 +220,24 @@ fn round3() -> Config {
                 vec![vec![Write(1), Close]],
                 vec![vec![Open, Write(1), Close]],
                 vec![vec![Open, Write(2), Close]],
+            ],
+        )
+    }
+}
+
+fn round_torn3() -> Config {
+    Config {
+        setup: vec![(0, vec![Write(1), Close]), (1, vec![Write(2), Close])],
+        terms: 1,
+        drainers: 0b100,
+        reclaimers: 0,
+        ..Config::new(
+            "round-torn-3",
+            "a plan is made between two writers, one of which has seen the other",
+            vec![
+                vec![vec![Write(1), Close]],
+                vec![vec![Open, Write(1), Close]],
+                vec![vec![Write(2), Close]],
             ],
         )
     }

@@ -178,6 +178,9 @@ impl State {
             },
             Publish::Announce => {
                 self.stamp();
+                if !rules.intent_removed_last {
+                    self.intents[n] &= !self.nodes[n].publish_intents;
+                }
                 self.nodes[n].publish = Publish::Append;
             }
             Publish::Append => {
@@ -193,12 +196,10 @@ impl State {
                 self.nodes[n].sent_at = self.lens[n];
                 self.nodes[n].view.lens[n] = self.lens[n];
                 self.note_seen(n);
-                self.nodes[n].publish = if !rules.stamp_after_append {
-                    Publish::Forget
-                } else if !rules.intent_removed_last && self.intents[n] != 0 {
-                    Publish::Intents
-                } else {
+                self.nodes[n].publish = if rules.stamp_after_append {
                     Publish::Stamp
+                } else {
+                    Publish::Forget
                 };
             }
             Publish::Stamp => {
@@ -216,11 +217,7 @@ impl State {
             }
             Publish::Intents => {
                 self.intents[n] &= !self.nodes[n].publish_intents;
-                if rules.intent_removed_last {
-                    self.published(n, op);
-                } else {
-                    self.nodes[n].publish = Publish::Stamp;
-                }
+                self.published(n, op);
             }
         }
         true

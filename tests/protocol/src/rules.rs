@@ -52,7 +52,7 @@ rules! {
     restart_stamps,
     /// A deferred close leaves an intent, and a stamp after it.
     intent_is_stamped,
-    /// Intents go only after the batch is stamped.
+    /// Intents go only after the batch is there.
     intent_removed_last,
     /// A refresh looks at the stamp again, after it has read.
     second_look,

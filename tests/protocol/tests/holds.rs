@@ -25,10 +25,12 @@ fn every_configuration_holds() {
     assert!(broken.is_empty(), "broken: {broken:?}");
 }
 
+type Kind = fn(&Op) -> bool;
+
 /// The configurations together have every operation, with two nodes and with three, and every fault.
 #[test]
 fn every_operation_is_there() {
-    let kinds: [(&str, fn(&Op) -> bool); 8] = [
+    let kinds: [(&str, Kind); 8] = [
         ("open", |op| *op == Op::Open),
         ("write", |op| matches!(op, Op::Write(_))),
         ("truncate", |op| matches!(op, Op::Truncate(_))),
