@@ -40,7 +40,11 @@ impl State {
         match scan.phase {
             ScanPhase::Idle => return None,
             ScanPhase::List => {
-                let waits = who == Who::Program && rules.wait_for_intent;
+                let waits = match who {
+                    Who::Program => rules.wait_for_intent,
+                    Who::Publish => !rules.publish_does_not_wait,
+                    Who::Drain => false,
+                };
                 if waits && (0..config.nodes()).any(|m| m != n && self.intents[m] != 0) {
                     return None;
                 }

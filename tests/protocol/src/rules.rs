@@ -58,6 +58,8 @@ rules! {
     second_look,
     /// A refresh waits for intents of others.
     wait_for_intent,
+    /// The refresh of a publish does not: two nodes would wait for each other.
+    publish_does_not_wait,
     /// A layout that was listed and is gone when it is opened means: list again.
     vanished_layout_lists_again,
     /// A term is checked again after its link was made.

@@ -16,6 +16,7 @@ const TABLE: &[(&str, &str)] = &[
     ("intent_removed_last", "publish-2"),
     ("second_look", "torn-3"),
     ("wait_for_intent", "publish-2"),
+    ("publish_does_not_wait", "publish-2"),
     ("vanished_layout_lists_again", "lock-3"),
     ("term_listed_again", "round-crash-2"),
     ("term_only_after_end", "round-both-2"),
