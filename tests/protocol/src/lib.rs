@@ -1,0 +1,22 @@
+//! The protocol between nodes (`docs/decisions/0008-many-nodes.md`) as a model that is explored to its end.
+//!
+//! Every interleaving of every step of a configuration is visited; the properties are looked at in every state. See the
+//! README of this package for what is modelled and what is not.
+
+mod config;
+mod configs;
+mod drain;
+mod look;
+mod model;
+mod publish;
+mod refresh;
+mod rules;
+mod run;
+mod state;
+
+pub use config::{Config, Op};
+pub use configs::{all, named};
+pub use model::{Action, Step, property};
+pub use rules::Rules;
+pub use run::{Report, Trace, check, check_until};
+pub use state::State;

@@ -1,0 +1,194 @@
+//! What readers see in a state, what a plan merges, and what is wrong with a state.
+//!
+//! Every state is looked at as if each node read every cell in it: a read is no step of the model, so "no stale read" is
+//! checked at every moment after a sync point and not only at its end.
+
+use crate::config::{CELLS, Config, NODES};
+use crate::state::{
+    Bytes, Cover, Drain, EVENT_RANGE, Mode, NO_CUT, State, View, WorkPhase, bad, bit,
+};
+
+/// Where a reader with some view finds a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// In a batch, or in the canonical file.
+    Event(u8),
+    /// In a batch whose subfile is gone: refresh and look again.
+    Gone,
+}
+
+impl State {
+    /// The view of somebody who reads the whole shared directory at this moment.
+    pub fn fresh_view(&self) -> View {
+        View {
+            lens: self.lens,
+            base: self.base,
+            plan: self.plan,
+        }
+    }
+
+    /// The newest of a cell in a view, by the order of all batches.
+    pub fn find(&self, view: &View, cell: usize) -> Found {
+        let mut newest = None;
+        for m in 0..NODES {
+            for k in view.base.lens[m]..view.lens[m] {
+                let batch = &self.layouts[m][k as usize];
+                if batch.bytes.cells[cell] == 0 {
+                    continue;
+                }
+                let order = (k >= view.plan.lens[m], batch.epoch, m, k);
+                if newest.is_none_or(|(found, _)| found < order) {
+                    newest = Some((order, batch.bytes.cells[cell]));
+                }
+            }
+        }
+        match newest {
+            None => Found::Event(self.canon[cell]),
+            Some(((_, _, m, k), _)) if k < self.gone[m] => Found::Gone,
+            Some((_, event)) => Found::Event(event),
+        }
+    }
+
+    /// What a reader without a store finds; nothing at all counts as the file before the first event.
+    pub fn fresh(&self, cell: usize) -> u8 {
+        match self.find(&self.fresh_view(), cell) {
+            Found::Event(event) => event,
+            Found::Gone => 0,
+        }
+    }
+
+    /// What a program on the node reads.
+    pub fn read(&self, n: usize, cell: usize, config: &Config) -> u8 {
+        let node = &self.nodes[n];
+        if node.store.cells[cell] != 0 {
+            return node.store.cells[cell];
+        }
+        let on_top = node.sent_at == 0 || !config.rules.own_batch_in_order;
+        if on_top && node.sending.cells[cell] != 0 {
+            return node.sending.cells[cell];
+        }
+        match self.find(&node.view, cell) {
+            Found::Event(event) => event,
+            Found::Gone => self.fresh(cell),
+        }
+    }
+
+    /// All batches beyond a base and up to a cover, in their order, as one.
+    pub fn merge(&self, base: &Cover, cover: &Cover) -> Bytes {
+        let mut batches: Vec<(u8, usize, u8)> = Vec::new();
+        for m in 0..NODES {
+            for k in base.lens[m]..cover.lens[m] {
+                batches.push((self.layouts[m][k as usize].epoch, m, k));
+            }
+        }
+        batches.sort_unstable();
+        let mut merged = Bytes::default();
+        for (_, m, k) in batches {
+            merged.apply(&self.layouts[m][k as usize].bytes);
+        }
+        merged
+    }
+
+    /// Cuts the canonical file, as step 2 of a round does: each cell beyond it is then as the newest truncate left it.
+    pub fn cut_canonical(&mut self, base: &Cover, cover: &Cover) {
+        let merged = self.merge(base, cover);
+        if merged.cut == NO_CUT {
+            return;
+        }
+        self.size = self.size.min(merged.cut);
+        for cell in merged.cut as usize..CELLS {
+            self.canon[cell] = self.newest_cut(base, cover, cell);
+        }
+    }
+
+    fn newest_cut(&self, base: &Cover, cover: &Cover, cell: usize) -> u8 {
+        let mut newest = ((0, 0, 0), self.canon[cell]);
+        for m in 0..NODES {
+            for k in base.lens[m]..cover.lens[m] {
+                let batch = &self.layouts[m][k as usize];
+                if batch.bytes.cut as usize <= cell && (batch.epoch, m, k) >= newest.0 {
+                    newest = ((batch.epoch, m, k), batch.bytes.cut_event);
+                }
+            }
+        }
+        newest.1
+    }
+
+    /// Whether an event of the set covers the cell and came after `event`.
+    fn outdated(&self, event: u8, cell: usize, set: u16, saw: bool) -> bool {
+        EVENT_RANGE.into_iter().any(|e| {
+            let other = &self.events[e as usize];
+            let older = if saw { other.saw } else { other.before };
+            set & bit(e) != 0
+                && e != event
+                && other.cells & (1 << cell) != 0
+                && (event == 0 || older & bit(event) != 0)
+        })
+    }
+
+    /// A holder of a live lease that may write the domain in its next step.
+    fn writes(&self, n: usize, domain: usize, config: &Config) -> bool {
+        let node = &self.nodes[n];
+        if node.mode != Mode::Up || (node.lapsed && config.rules.lapsed_gives_up) {
+            return false;
+        }
+        let work = node.work.phase == WorkPhase::Write && node.work.domain as usize == domain;
+        let holder = match node.drain {
+            Drain::Stripe { cell, .. } => cell as usize == domain,
+            Drain::Cut | Drain::Plan => true,
+            _ => false,
+        };
+        work || holder
+    }
+
+    /// Nothing is left to drain.
+    pub fn drained(&self, config: &Config) -> bool {
+        self.base.term == self.plan.term
+            && (0..config.nodes()).all(|n| {
+                let node = &self.nodes[n];
+                self.base.lens[n] == self.lens[n]
+                    && node.store.is_empty()
+                    && node.sending.is_empty()
+                    && !matches!(node.drain, Drain::Stripe { .. } | Drain::Record { .. })
+            })
+    }
+
+    /// Records what is wrong with this state.
+    pub fn judge(&mut self, config: &Config) {
+        if !self.exists {
+            return;
+        }
+        for cell in 0..CELLS {
+            let fresh = self.fresh(cell);
+            if self.outdated(fresh, cell, self.settled, false) {
+                self.bad |= bad::LOST;
+            }
+            if self.outdated(fresh, cell, self.settled, true) {
+                self.bad |= bad::ORDER;
+            }
+            for n in 0..config.nodes() {
+                if self.nodes[n].mode != Mode::Up {
+                    continue;
+                }
+                if self.outdated(
+                    self.read(n, cell, config),
+                    cell,
+                    self.nodes[n].before,
+                    false,
+                ) {
+                    self.bad |= bad::STALE;
+                }
+            }
+            if (0..config.nodes())
+                .filter(|&n| self.writes(n, cell, config))
+                .count()
+                > 1
+            {
+                self.bad |= bad::TWO_WRITERS;
+            }
+        }
+        if self.drained(config) && (self.canon != self.expect || self.size != self.expect_size) {
+            self.bad |= bad::CANON;
+        }
+    }
+}

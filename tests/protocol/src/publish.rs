@@ -1,0 +1,309 @@
+//! Programs, publish and defer.
+
+use crate::config::{BATCHES, CELLS, Config, NODE_EVENTS, Op};
+use crate::refresh::Who;
+use crate::state::{Batch, Bytes, EVENT_RANGE, Event, Mode, Publish, Scan, State, Wait, bit};
+
+impl State {
+    /// The next step of the node's program. `false`: it cannot go on now.
+    pub fn step_program(&mut self, n: usize, op: Op, config: &Config) -> bool {
+        if self.nodes[n].wait != Wait::Nothing {
+            return self.step_wait(n, op, config);
+        }
+        match op {
+            Op::Open => self.begin_refresh(n),
+            Op::Lock => {
+                if self.lock != 0 {
+                    return false;
+                }
+                self.lock = n as u8 + 1;
+                self.begin_refresh(n);
+            }
+            Op::Write(cells) => {
+                let event = self.new_event(n, cells, false);
+                self.nodes[n].store.write(cells, event);
+                self.nodes[n].ip += 1;
+            }
+            Op::Truncate(size) => {
+                let cells = (0xff << size) & ((1 << CELLS) - 1);
+                let event = self.new_event(n, cells, true);
+                self.nodes[n].store.truncate(size, event);
+                self.nodes[n].ip += 1;
+            }
+            Op::Close | Op::Unlock => {
+                if self.nodes[n].publish != Publish::Idle {
+                    return false;
+                }
+                if self.nodes[n].store.is_empty() && self.nodes[n].sending.is_empty() {
+                    self.synced(n, op);
+                } else {
+                    self.begin_publish(n, config);
+                    self.nodes[n].wait = Wait::Publish;
+                }
+            }
+            Op::Defer => {
+                if self.nodes[n].store.is_empty() && self.nodes[n].publish == Publish::Idle {
+                    self.synced(n, op);
+                } else {
+                    self.intents[n] = (self.intents[n] << 1) | 1;
+                    self.nodes[n].wait = Wait::StampIntent;
+                }
+            }
+            Op::Unlink => {
+                self.exists = false;
+                self.nodes[n].ip += 1;
+            }
+        }
+        true
+    }
+
+    fn step_wait(&mut self, n: usize, op: Op, config: &Config) -> bool {
+        match self.nodes[n].wait {
+            Wait::Nothing => false,
+            Wait::Refresh => match self.step_scan(n, Who::Program, config) {
+                None => false,
+                Some(complete) => {
+                    if complete {
+                        self.refreshed(n);
+                    }
+                    true
+                }
+            },
+            Wait::Publish => false,
+            Wait::StampIntent => {
+                if config.rules.intent_is_stamped {
+                    self.stamp();
+                }
+                self.synced(n, op);
+                true
+            }
+        }
+    }
+
+    fn new_event(&mut self, n: usize, cells: u8, cut: bool) -> u8 {
+        let count = self.nodes[n].own.count_ones() as usize;
+        assert!(count < NODE_EVENTS, "a configuration has too many events");
+        let event = (1 + n * NODE_EVENTS + count) as u8;
+        let node = &mut self.nodes[n];
+        self.events[event as usize] = Event {
+            cells,
+            cut,
+            before: node.before,
+            saw: node.saw | node.own,
+        };
+        node.before |= bit(event);
+        node.own |= bit(event);
+        event
+    }
+
+    fn begin_refresh(&mut self, n: usize) {
+        self.nodes[n].target = self.returned_closure();
+        if self.nodes[n].stamp_known {
+            self.refreshed(n);
+        } else {
+            self.begin_scan(n, Who::Program);
+            self.nodes[n].wait = Wait::Refresh;
+        }
+    }
+
+    fn returned_closure(&self) -> u16 {
+        EVENT_RANGE
+            .filter(|&e| self.returned & bit(e) != 0)
+            .fold(0, |mask, e| mask | bit(e) | self.events[e as usize].before)
+    }
+
+    fn refreshed(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.before |= node.target;
+        node.target = 0;
+        node.wait = Wait::Nothing;
+        node.ip += 1;
+    }
+
+    /// A close, fsync or unlock returns.
+    fn synced(&mut self, n: usize, op: Op) {
+        if op == Op::Unlock {
+            self.lock = 0;
+        }
+        self.returned |= self.nodes[n].own;
+        self.nodes[n].wait = Wait::Nothing;
+        self.nodes[n].ip += 1;
+    }
+
+    /// Steps 1 and 2: bytes and log are safe; what is published is chosen.
+    pub fn begin_publish(&mut self, n: usize, config: &Config) {
+        let intents = self.intents[n];
+        let node = &mut self.nodes[n];
+        let newer = std::mem::take(&mut node.store);
+        node.sending.apply(&newer);
+        node.publish_intents = intents;
+        if config.rules.refresh_before_append {
+            node.publish = Publish::Refresh;
+            self.begin_scan(n, Who::Publish);
+        } else {
+            node.publish = Publish::Append;
+        }
+    }
+
+    /// A publish that no program waits for: of what was deferred, or left by a crash, or at the end.
+    pub fn begin_background(&mut self, n: usize, finished: bool, config: &Config) -> bool {
+        let node = &self.nodes[n];
+        let owed = self.intents[n] != 0 || node.run > 0 || finished;
+        if node.publish != Publish::Idle || !owed || node.wait == Wait::StampIntent {
+            return false;
+        }
+        if node.store.is_empty() && node.sending.is_empty() {
+            if self.intents[n] == 0 {
+                return false;
+            }
+            // Nothing is owed for them.
+            self.intents[n] = 0;
+            return true;
+        }
+        self.begin_publish(n, config);
+        true
+    }
+
+    pub fn step_publish(&mut self, n: usize, op: Option<Op>, config: &Config) -> bool {
+        let rules = &config.rules;
+        match self.nodes[n].publish {
+            Publish::Idle => return false,
+            Publish::Refresh => match self.step_scan(n, Who::Publish, config) {
+                None => return false,
+                Some(true) if rules.stamp_before_append => {
+                    self.nodes[n].publish = Publish::Announce;
+                }
+                Some(true) => self.nodes[n].publish = Publish::Append,
+                Some(false) => {}
+            },
+            Publish::Announce => {
+                self.stamp();
+                if !rules.intent_removed_last {
+                    self.intents[n] &= !self.nodes[n].publish_intents;
+                }
+                self.nodes[n].publish = Publish::Append;
+            }
+            Publish::Append => {
+                let len = self.lens[n] as usize;
+                assert!(len < BATCHES, "a configuration has too many batches");
+                let seen = self.largest_epoch(n);
+                let epoch = if rules.epoch_above_seen { seen + 1 } else { 1 };
+                self.layouts[n][len] = Batch {
+                    epoch,
+                    bytes: self.nodes[n].sending,
+                };
+                self.lens[n] += 1;
+                self.nodes[n].sent_at = self.lens[n];
+                self.nodes[n].view.lens[n] = self.lens[n];
+                self.note_seen(n);
+                self.nodes[n].publish = if rules.stamp_after_append {
+                    Publish::Stamp
+                } else {
+                    Publish::Forget
+                };
+            }
+            Publish::Stamp => {
+                self.stamp();
+                self.settled |= self.nodes[n].sending.events();
+                self.nodes[n].publish = Publish::Forget;
+            }
+            Publish::Forget => {
+                self.forget(n);
+                if self.nodes[n].publish_intents != 0 && rules.intent_removed_last {
+                    self.nodes[n].publish = Publish::Intents;
+                } else {
+                    self.published(n, op);
+                }
+            }
+            Publish::Intents => {
+                self.intents[n] &= !self.nodes[n].publish_intents;
+                self.published(n, op);
+            }
+        }
+        true
+    }
+
+    fn forget(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.sending = Bytes::default();
+        node.sent_at = 0;
+    }
+
+    fn published(&mut self, n: usize, op: Option<Op>) {
+        self.nodes[n].publish = Publish::Idle;
+        self.nodes[n].publish_intents = 0;
+        if let (Wait::Publish, Some(op)) = (self.nodes[n].wait, op) {
+            self.synced(n, op);
+        }
+    }
+
+    /// The largest epoch in the node's view. Layouts that are gone are in the base, which knows the largest of them.
+    fn largest_epoch(&self, n: usize) -> u8 {
+        let view = &self.nodes[n].view;
+        (0..view.lens.len())
+            .flat_map(|m| self.layouts[m][..view.lens[m] as usize].iter())
+            .map(|batch| batch.epoch)
+            .chain(
+                self.layouts[n][..self.lens[n] as usize]
+                    .iter()
+                    .map(|batch| batch.epoch),
+            )
+            .max()
+            .unwrap_or(0)
+    }
+
+    pub fn crash(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.mode = Mode::Down;
+        node.lapsed = false;
+        node.publish = Publish::Idle;
+        node.publish_intents = 0;
+        node.publish_scan = Scan::default();
+        node.refresh_scan = Scan::default();
+        node.drain_scan = Scan::default();
+        node.stamp_known = false;
+        node.view = Default::default();
+        node.drain = Default::default();
+        node.work = Default::default();
+        node.term = 0;
+        node.target = 0;
+        // The programs died with the daemon; those that come later have only the node's own bytes until they open the file.
+        node.before = node.own;
+        node.saw = node.own;
+        if node.wait != Wait::Nothing {
+            node.wait = Wait::Nothing;
+            node.ip += 1;
+        }
+        if self.lock == n as u8 + 1 {
+            self.lock = 0;
+        }
+    }
+
+    /// The store is opened again: its own layout says whether what it was sending is published.
+    pub fn restart(&mut self, n: usize, config: &Config) {
+        let known = self.nodes[n].sent_at > self.gone[n]
+            || (self.nodes[n].sent_at != 0 && self.nodes[n].sent_at <= self.marks[n]);
+        let node = &mut self.nodes[n];
+        node.mode = Mode::Up;
+        node.run += 1;
+        node.view.lens[n] = self.lens[n];
+        node.view.base = self.base;
+        if node.sent_at != 0 && known && config.rules.restart_reads_own_layout {
+            node.publish_intents = self.intents[n];
+            node.publish = if config.rules.restart_stamps {
+                Publish::Stamp
+            } else {
+                Publish::Forget
+            };
+            if !node.store.is_empty() {
+                // What was written after the choice of bytes is owed under the same intents.
+                node.publish_intents = 0;
+            }
+        } else {
+            node.sent_at = 0;
+            let newer = node.store;
+            node.store = std::mem::take(&mut node.sending);
+            node.store.apply(&newer);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The protocol holds: every configuration is explored to its end, and prints how much that was.
+//!
+//! One test for all, so that they do not compete for cores.
+
+use forebay_protocol::{Op, all, check, named, property};
+
+/// Promise: no stale read after a sync point, no lost published byte, the canonical file ends as the newest, one live writer
+/// per domain, nothing written past a lease, nobody waits for ever; with two nodes and with three.
+#[test]
+fn every_configuration_holds() {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut broken = Vec::new();
+    for config in all() {
+        let report = check(&config, threads);
+        println!("{report}");
+        report.failures.iter().for_each(|trace| print!("{trace}"));
+        report
+            .missing
+            .iter()
+            .for_each(|name| println!("never reached: {name}"));
+        if !report.passed() {
+            broken.push(config.name);
+        }
+    }
+    assert!(broken.is_empty(), "broken: {broken:?}");
+}
+
+type Kind = fn(&Op) -> bool;
+
+/// The configurations together have every operation, with two nodes and with three, and every fault.
+#[test]
+fn every_operation_is_there() {
+    let kinds: [(&str, Kind); 8] = [
+        ("open", |op| *op == Op::Open),
+        ("write", |op| matches!(op, Op::Write(_))),
+        ("truncate", |op| matches!(op, Op::Truncate(_))),
+        ("close", |op| *op == Op::Close),
+        ("defer", |op| *op == Op::Defer),
+        ("lock", |op| *op == Op::Lock),
+        ("unlock", |op| *op == Op::Unlock),
+        ("unlink", |op| *op == Op::Unlink),
+    ];
+    for nodes in [2, 3] {
+        let configs: Vec<_> = all().into_iter().filter(|c| c.nodes() == nodes).collect();
+        for (name, kind) in kinds {
+            let there = configs
+                .iter()
+                .any(|c| c.programs.iter().flatten().flatten().any(kind));
+            assert!(there, "{name} is in no configuration with {nodes} nodes");
+        }
+        assert!(
+            configs.iter().any(|c| c.crashes > 0),
+            "no crash with {nodes} nodes"
+        );
+        assert!(
+            configs.iter().any(|c| c.pauses > 0),
+            "no pause with {nodes} nodes"
+        );
+        assert!(
+            configs.iter().any(|c| c.terms > 0),
+            "no drain with {nodes} nodes"
+        );
+        assert!(
+            configs.iter().any(|c| c.alone),
+            "no drain alone with {nodes} nodes"
+        );
+    }
+}
+
+/// The limit of "arbitrary, and the same for everybody": a plan that covers one of two concurrent batches puts it below the
+/// other, whatever a reader saw before. Batches whose nodes had synchronised (here by a lock) never change their order.
+#[test]
+fn only_concurrent_batches_change_their_order() {
+    let mut concurrent = named("round-2").expect("a configuration");
+    concurrent.stable = true;
+    let report = check(&concurrent, 1);
+    let flip = report
+        .failures
+        .iter()
+        .find(|trace| trace.property == property::FLIP);
+    println!("{}", flip.expect("a plan between two concurrent batches"));
+
+    let mut ordered = named("lock-3").expect("a configuration");
+    ordered.stable = true;
+    let report = check(&ordered, 1);
+    println!("{report}");
+    assert!(report.passed());
+}

@@ -1,0 +1,78 @@
+//! Each rule is broken once, and the checker must find it and show how.
+
+use forebay_protocol::{Rules, check, named};
+
+/// The rule, and a configuration in which it matters.
+const TABLE: &[(&str, &str)] = &[
+    ("epoch_above_seen", "publish-2"),
+    ("refresh_before_append", "crash-2"),
+    ("stamp_before_append", "torn-3"),
+    ("stamp_before_append", "round-torn-3"),
+    ("stamp_after_append", "publish-3"),
+    ("own_batch_in_order", "lock-2"),
+    ("restart_reads_own_layout", "crash-3"),
+    ("restart_stamps", "crash-3"),
+    ("intent_is_stamped", "publish-3"),
+    ("intent_removed_last", "publish-2"),
+    ("second_look", "torn-3"),
+    ("wait_for_intent", "publish-2"),
+    ("publish_does_not_wait", "publish-2"),
+    ("vanished_layout_lists_again", "lock-3"),
+    ("term_listed_again", "round-crash-2"),
+    ("term_only_after_end", "round-both-2"),
+    ("domain_listed_again", "round-both-2"),
+    ("lease_checked", "round-pause-2"),
+    ("done_under_lease", "round-pause-2"),
+    ("lapsed_gives_up", "round-pause-2"),
+    ("base_after_done", "lock-3"),
+    ("reclaim_after_base", "lock-3"),
+    ("reclaim_after_forget", "adopt-2"),
+    ("adoption_keeps_mark", "adopt-2"),
+    ("alone_stops_at_foreign", "alone-2"),
+    ("alone_stops_at_own", "alone-2"),
+    ("no_new_cut", "truncate-2"),
+    ("plan_is_finished_first", "round-crash-2"),
+    ("cut_before_plan", "round-both-2"),
+    ("drain_never_creates", "unlink-2"),
+];
+
+const LAST_STEPS: usize = 4;
+
+/// A model that finds nothing is only worth something if it finds what is wrong.
+#[test]
+fn every_broken_rule_is_found() {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut unseen = Vec::new();
+    for (rule, name) in TABLE {
+        let mut config = named(name).unwrap_or_else(|| panic!("no configuration {name}"));
+        config.rules = Rules::without(rule).unwrap_or_else(|| panic!("no rule {rule}"));
+        let report = check(&config, threads);
+        let Some(trace) = report.failures.first() else {
+            println!("{rule}: NOT FOUND in {name}, {} states", report.unique);
+            unseen.push(*rule);
+            continue;
+        };
+        println!(
+            "{rule}: found in {name} after {} states, {} steps: {}",
+            report.unique,
+            trace.steps.len(),
+            trace.property
+        );
+        let first = trace.steps.len().saturating_sub(LAST_STEPS);
+        trace.steps[first..]
+            .iter()
+            .for_each(|step| println!("    {step}"));
+    }
+    assert!(unseen.is_empty(), "broken and not found: {unseen:?}");
+}
+
+/// No rule is left out of the table.
+#[test]
+fn every_rule_is_in_the_table() {
+    for rule in Rules::NAMES {
+        assert!(
+            TABLE.iter().any(|(name, _)| name == rule),
+            "{rule} is never broken"
+        );
+    }
+}
