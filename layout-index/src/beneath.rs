@@ -105,6 +105,10 @@ pub fn open_seen(
     };
     calls::note("stat");
     let meta = seen.metadata()?;
+    // Removed between the two calls, which is no forgery.
+    if meta.nlink() == 0 {
+        return Err(Errno::ENOENT.into());
+    }
     if !meta.is_file() || meta.nlink() != 1 {
         return Err(none_of_ours());
     }
