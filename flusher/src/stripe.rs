@@ -2,9 +2,10 @@
 //!
 //! # Consistency
 //!
-//! Everything here happens under the stripe's canonical guard, so nobody else writes these bytes
-//! of the canonical file: reading around the dirty bytes and writing the whole span back cannot
-//! undo a neighbour's write. Bytes come out of the log through the store's own read, which checks
+//! Everything here happens under the stripe's canonical guard, so nobody else on this node writes
+//! these bytes of the canonical file: reading around the dirty bytes and writing the whole span back
+//! cannot undo a neighbour's write. Where other nodes may write it, nothing is read around
+//! ([`Work::exactly`]). Bytes come out of the log through the store's own read, which checks
 //! every checksum; a stripe with one bad byte writes nothing at all.
 //!
 //! # Crash behaviour
@@ -92,6 +93,15 @@ impl Work {
             Source::Zero => (piece.range, Kind::Zero),
             Source::Canonical => (piece.range, Kind::Settled),
         }))
+    }
+
+    /// Writes nothing but these bytes. For files that other nodes may write past their stores
+    /// meanwhile: no guard of this node keeps those out, and what was read around would undo them.
+    pub fn exactly(pieces: &[Piece]) -> Work {
+        Work {
+            span: None,
+            ..Work::of(pieces)
+        }
     }
 
     fn plan(pieces: impl Iterator<Item = (ByteRange, Kind)>) -> Work {

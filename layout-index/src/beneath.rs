@@ -105,8 +105,8 @@ pub fn open_seen(
     };
     calls::note("stat");
     let meta = seen.metadata()?;
+    // Removed between the two calls, which is no forgery.
     if meta.nlink() == 0 {
-        // It was removed between the two calls.
         return Err(Errno::ENOENT.into());
     }
     if !meta.is_file() || meta.nlink() != 1 {

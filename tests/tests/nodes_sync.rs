@@ -6,6 +6,7 @@ use forebay_tests::cluster::Cluster;
 use forebay_tests::sys::{self, errno};
 use forebay_tests::wait::{LONG, wait_until};
 use std::fs::{File, OpenOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -158,27 +159,33 @@ fn a_writer_past_the_store() {
     let cluster = pair(Drain::Immediate, &[]);
     let [here, there] = [0, 1].map(|n| cluster.bay(n).path("f"));
     const PIECES: usize = 4000;
-    for round in 0..4u8 {
+    for round in 0..2u8 {
         put(&here, vec![0u8; PIECES * 16]);
         cluster.drain();
+        let open = |path| {
+            let opened = OpenOptions::new().write(true).open(path);
+            opened.expect("open for writing")
+        };
         let reader = File::open(&there).expect("open for reading");
-        let past = OpenOptions::new()
-            .write(true)
-            .open(&there)
-            .expect("open for writing");
-        let absorbed = OpenOptions::new()
-            .write(true)
-            .open(&here)
-            .expect("open for writing");
-        std::thread::scope(|scope| {
-            for (file, odd) in [(&past, 1), (&absorbed, 0)] {
-                scope.spawn(move || {
-                    for i in (odd..PIECES).step_by(2) {
-                        let byte = 1 + odd as u8 + 2 * round;
-                        sys::write_all_at(file, &[byte; 16], i as u64 * 16).expect("write");
-                    }
-                });
+        let (past, absorbed) = (open(&there), open(&here));
+        let write = |file: &File, odd: usize| {
+            let byte = 1 + odd as u8 + 2 * round;
+            for i in (odd..PIECES).step_by(2) {
+                sys::write_all_at(file, &[byte; 16], i as u64 * 16).expect("write");
             }
+        };
+        // The absorbing node writes and drains for as long as the other one is at it.
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    write(&absorbed, 0);
+                }
+            });
+            for _ in 0..20 {
+                write(&past, 1);
+            }
+            done.store(true, Ordering::Release);
         });
         for file in [past, absorbed, reader] {
             sys::close(file).expect("close");

@@ -349,7 +349,10 @@ fn move_stripe(
             .snapshot(&guard)
             .map_err(Problem::from)
             .and_then(|snapshot| {
-                let work = Work::of(&snapshot.pieces);
+                let work = match shared.together {
+                    Some(_) => Work::exactly(&snapshot.pieces),
+                    None => Work::of(&snapshot.pieces),
+                };
                 let in_log = |p: &Piece| matches!(p.source, Source::Log(_));
                 if work.is_empty() || leave_log && snapshot.pieces.iter().any(in_log) {
                     return Ok(None);

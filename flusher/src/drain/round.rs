@@ -274,7 +274,7 @@ impl Job {
         range: ByteRange,
     ) -> Result<(), Trouble> {
         let pieces = self.file.published_pieces(covered, range);
-        let work = Work::of(&pieces);
+        let work = Work::exactly(&pieces);
         if work.is_empty() {
             return Ok(());
         }
