@@ -245,13 +245,13 @@ fn layouts_that_lie_elsewhere() {
         },
     ];
     for id in others {
-        let mut bytes = id.header().to_vec();
+        let mut bytes = id.header(&[]).to_vec();
         bytes.extend(batch.encode(&id).expect("encode"));
         scene.forge(&bytes);
         scene.judge("another's layout", &["is damaged", "should be"]);
         scene.restore("another's layout");
         // Its batch behind the right header.
-        let mut bytes = own.header().to_vec();
+        let mut bytes = own.header(&[]).to_vec();
         bytes.extend(batch.encode(&id).expect("encode"));
         scene.forge(&bytes);
         scene.judge("another's batch", &["is damaged"]);
@@ -259,7 +259,7 @@ fn layouts_that_lie_elsewhere() {
     }
     let at = scene.layout_path();
     let outside = scene.a.root().join("layout");
-    let mut bytes = own.header().to_vec();
+    let mut bytes = own.header(&[]).to_vec();
     bytes.extend(batch.encode(&own).expect("encode"));
     put(&outside, &bytes);
     for (what, make) in [
@@ -291,9 +291,9 @@ fn layouts_that_lie_elsewhere() {
 fn layouts_that_are_torn_or_flipped() {
     let scene = Scene::new();
     let id = scene.layout();
-    let mut whole = id.header().to_vec();
+    let mut whole = id.header(&[]).to_vec();
     whole.extend(inline(SECRET, head()).encode(&id).expect("encode"));
-    for len in [0, 1, 47, 48, 49, 60, 100, whole.len() - 1] {
+    for len in [0, 1, 47, 48, 100, 191, 192, 193, 204, whole.len() - 1] {
         let what = format!("torn at {len}");
         scene.forge(&whole[..len]);
         scene.judge(&what, &[]);
@@ -397,4 +397,47 @@ fn forged_plans_and_bases() {
         scene.restore("a FIFO or device");
     }
     scene.finish();
+}
+
+/// "For those who have to find it without a mount": a layout has the handle of its file. One of another
+/// file is not believed: nobody drains into that.
+#[test]
+fn a_handle_of_another_file() {
+    let mut scene = Scene::new();
+    let path = scene.a.path("bobs-own");
+    as_user(BOB, &[], || put(&path, SECRET));
+    let dirs = scene.shared.file_dirs();
+    let bobs = dirs.iter().find(|dir| **dir != scene.dir).expect("Bob's");
+    let layout = nodes_pair::list(bobs)
+        .into_iter()
+        .find(|path| nodes_pair::name_of(path).starts_with("l."))
+        .expect("Bob's layout");
+    let header = get(layout);
+    let handle = header[44..48].try_into().expect("four bytes");
+    let handle = &header[48..48 + u32::from_le_bytes(handle) as usize];
+    assert!(!handle.is_empty(), "this file system has handles");
+    scene.a.drain();
+    let canonical = scene.shared.canonical("bobs-own");
+    assert_eq!(get(&canonical), SECRET);
+    // Nobody who knows Alice's file by its name is left.
+    fs::remove_file(scene.shared.canonical("alices")).expect("remove");
+    scene.b.kill();
+    fs::create_dir_all(&scene.dir).expect("mkdir");
+    let id = scene.layout();
+    for handle in [handle, b"", b"\xff\xff\xff\xff", &[0x5a; 132]] {
+        let mut bytes = id.header(handle).to_vec();
+        bytes.extend(inline(b"forged", head()).encode(&id).expect("encode"));
+        scene.forge(&bytes);
+        scene.b.start();
+        scene.b.run([
+            "drain".as_ref(),
+            scene.b.mnt().as_os_str(),
+            "--wait".as_ref(),
+            "--timeout=1s".as_ref(),
+        ]);
+        scene.b.kill();
+        assert_eq!(get(&canonical), SECRET, "Bob's canonical file");
+    }
+    let Scene { mut a, .. } = scene;
+    a.kill();
 }

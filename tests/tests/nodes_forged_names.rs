@@ -6,7 +6,7 @@
 mod nodes_forge;
 mod nodes_pair;
 
-use forebay_tests::bay::{Drain, get, put, text};
+use forebay_tests::bay::{Drain, assert_same, get, put, text};
 use forebay_tests::sys::{self, errno};
 use forebay_tests::users::{ALICE, BOB, as_user};
 use nodes_forge::{SECRET, Scene, census, fifo};
@@ -376,5 +376,24 @@ fn subfiles_are_not_for_others() {
             assert_eq!(errno(File::open(path), "open"), libc::EACCES);
         }
     });
+    scene.finish();
+}
+
+/// A subfile that belongs to another user than its file is refused. So a file that gets another owner has
+/// nothing in subfiles any more: it stays readable on every node.
+#[test]
+fn a_file_that_gets_another_owner_stays_readable() {
+    let scene = Scene::new();
+    let large: Vec<u8> = (0..3_000_000u32).map(|n| (n % 253) as u8).collect();
+    let path = scene.a.path("large");
+    as_user(ALICE, &[], || put(&path, &large));
+    assert!(!scene.shared.subfiles().is_empty(), "published in subfiles");
+    chown(&path, Some(BOB), Some(BOB)).expect("chown");
+    for bay in [&scene.b, &scene.a] {
+        let path = bay.path("large");
+        let got = as_user(BOB, &[], || get(path));
+        assert_same("after the chown", &got, &large);
+    }
+    assert_same("canonical", &get(scene.shared.canonical("large")), &large);
     scene.finish();
 }

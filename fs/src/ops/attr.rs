@@ -76,6 +76,18 @@ impl Overlay {
         Ok(Some(file))
     }
 
+    /// Subfiles belong to the owner of their file, and other nodes refuse them where they do not:
+    /// before it gets another owner, what is in them goes into the canonical file.
+    fn settle_for(&self, inode: &Inode, uid: u32) -> Result<()> {
+        let others = self.others.as_ref().filter(|_| inode.is_file());
+        if others.is_none() || sys::stat(inode.fd())?.uid == uid {
+            return Ok(());
+        }
+        let file = self.store().file(inode.id);
+        self.refresh(inode, &file, Wait::ForOthers)?;
+        self.settle(&file)
+    }
+
     /// Whatever concerns size and time happens while no write is under way and no dirty life can
     /// begin or end: the drain sets both when it finishes, and would undo what it did not hear of.
     pub fn setattr(
@@ -93,6 +105,9 @@ impl Overlay {
             } else {
                 FsError::Invalid("only regular files have a size to set")
             });
+        }
+        if let Some(uid) = set.uid {
+            self.settle_for(&inode, uid)?;
         }
         if inode.is_file() && (set.size.is_some() || set.mtime.is_some()) {
             let file = self.store().file(inode.id);

@@ -130,7 +130,7 @@ impl Scene {
     /// As [`Scene::forge`], of one batch.
     pub fn forge_batch(&self, batch: &Batch) {
         let id = self.layout();
-        let mut bytes = id.header().to_vec();
+        let mut bytes = id.header(&[]).to_vec();
         bytes.extend(batch.encode(&id).expect("encode"));
         self.forge(&bytes);
     }
@@ -261,12 +261,12 @@ pub fn inline(bytes: &[u8], head: Head) -> Batch {
 pub fn patched(id: &LayoutId, batch: &Batch, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = batch.encode(id).expect("encode");
     change(&mut bytes);
-    let salt = checksum::crc32c(&id.header()[12..]);
+    let salt = checksum::crc32c(&id.header(&[])[12..44]);
     let crc = checksum::append(salt, &bytes[12..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     let crc = checksum::append(salt, &bytes[..8]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-    let mut layout = id.header().to_vec();
+    let mut layout = id.header(&[]).to_vec();
     assert_eq!(layout.len(), HEADER_LEN);
     layout.extend(bytes);
     layout
