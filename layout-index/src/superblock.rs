@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
 /// Version of the log's and the index's format: `docs/FORMAT.md`.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// The oldest that this program reads; opening such a store makes it one of [`FORMAT`].
 pub const OLDEST: u32 = 1;
 pub const NAME: &str = "FOREBAY";

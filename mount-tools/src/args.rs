@@ -194,9 +194,10 @@ pub struct Keys {
     /// A node that has not been heard of for this long is dead to the others [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub lease: Option<Span>,
-    /// Take writes into the store, or let all go through to the files below [default: on]
-    #[arg(long, value_name = "on|off")]
-    pub absorb: Option<Switch>,
+    /// Take writes into the store (on), let all go through to the files below (off), or take them and
+    /// show each to all nodes before it is answered (coherent) [default: on]
+    #[arg(long, value_name = "on|off|coherent")]
+    pub absorb: Option<Absorb>,
     /// When data drains: immediate, on-close, or never (until asked, or until the store is above
     /// its high watermark) [default: immediate]
     #[arg(long, value_name = "WHEN")]
@@ -238,6 +239,14 @@ pub struct Keys {
     /// Read every drained stripe back and compare checksums [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub verify: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Absorb {
+    On,
+    Off,
+    Coherent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]

@@ -77,7 +77,7 @@ pub fn merge(command_line: Keys, file: Keys) -> Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Locks, Switch};
+    use crate::args::Locks;
     use crate::units::{Fraction, Size, Span};
     use flusher::Policy;
     use std::time::Duration;
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(keys.ost.len(), 2);
         assert_eq!(keys.ost_provider, Some(flusher::ost::Kind::Directories));
         assert_eq!(keys.subfiles, Some(flusher::Subfiles::Always));
-        assert_eq!(keys.absorb, Some(Switch::Off));
+        assert_eq!(keys.absorb, Some(crate::args::Absorb::Off));
         assert_eq!(keys.drain, Some(Policy::OnClose));
         assert_eq!(keys.drain_rate, Some(Size(0)));
         assert_eq!(keys.stripe, Some(Size(4 << 20)));

@@ -1,7 +1,7 @@
 //! What `forebay mount` works with: the command line and the configuration file, merged, checked
 //! and with every default filled in. Plain values; nothing here changes while the daemon runs.
 
-use crate::args::{Close, Fsync, Keys, Locks, MountArgs, Nodes, Switch};
+use crate::args::{Absorb, Close, Fsync, Keys, Locks, MountArgs, Nodes, Switch};
 use crate::exit_codes::{Failure, Result};
 use crate::units::Span;
 use crate::{checks, config};
@@ -43,6 +43,7 @@ pub struct MountSettings {
 pub struct Sharing {
     pub close: forebay_fs::Close,
     pub fsync: forebay_fs::Fsync,
+    pub coherent: bool,
     pub visibility_timeout: Duration,
     pub lease: Duration,
 }
@@ -95,7 +96,7 @@ impl MountSettings {
         Ok(MountSettings {
             drain: drain(&keys)?,
             space: space(&keys)?,
-            absorb: keys.absorb != Some(Switch::Off),
+            absorb: keys.absorb != Some(Absorb::Off),
             sharing: sharing(&keys)?,
             index_memory: within(
                 "index-memory",
@@ -133,6 +134,7 @@ fn node(keys: &Keys) -> Result<String> {
 }
 
 fn sharing(keys: &Keys) -> Result<Option<Sharing>> {
+    // With one node every read sees the last write anyway.
     if keys.nodes == Some(Nodes::One) {
         return Ok(None);
     }
@@ -146,6 +148,7 @@ fn sharing(keys: &Keys) -> Result<Option<Sharing>> {
             None | Some(Fsync::Publish) => forebay_fs::Fsync::Publish,
             Some(Fsync::Local) => forebay_fs::Fsync::Local,
         },
+        coherent: keys.absorb == Some(Absorb::Coherent),
         visibility_timeout: within_time(
             "visibility-timeout",
             keys.visibility_timeout,

@@ -11,6 +11,7 @@
 //! the log holds; the job sees the backing's own errors and no others.
 
 use super::Overlay;
+use crate::backing::ofd::LockKind;
 use crate::backing::{identity, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
@@ -35,6 +36,7 @@ impl Overlay {
             NO_CAPS
         };
         self.absorbs(handle)
+            && self.turns().is_none()
             && handle.inode.lacks(lack)
             && self.store().write_delay().is_zero()
             && handle.file.try_write(handle.fh, offset, data).is_ok()
@@ -57,7 +59,12 @@ impl Overlay {
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG).into());
         }
         self.strip_privileges(&handle.inode, kill_setid)?;
-        if self.absorbs(handle) {
+        if let Some(others) = self.turns() {
+            let range = ByteRange::new(offset, offset + data.len() as u64);
+            let _turn = self.take_turn(others, handle, range, LockKind::Exclusive)?;
+            self.absorb(handle, offset, data)?;
+            self.publish(&handle.file)?;
+        } else if self.absorbs(handle) {
             self.absorb(handle, offset, data)?;
         } else {
             self.write_through(handle, offset, data)?;
@@ -151,7 +158,7 @@ impl Overlay {
 
     /// Reads only if that needs nothing but the log; `None` says that `read` must be called.
     pub fn try_read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
-        if !handle.readable || handle.passthrough.is_some() {
+        if !handle.readable || handle.passthrough.is_some() || self.turns().is_some() {
             return Ok(None);
         }
         let range = range_of(offset, buf)?;
@@ -172,6 +179,10 @@ impl Overlay {
             return Err(FsError::BadHandle(handle.fh));
         }
         let range = range_of(offset, buf)?;
+        let _turn = match self.turns() {
+            Some(others) => Some(self.take_turn(others, handle, range, LockKind::Shared)?),
+            None => None,
+        };
         for _ in 0..LOOKS {
             match read_planned(handle, range, buf) {
                 Err(StoreError::Clean) => return Ok(handle.canonical.read_at(buf, offset)?),

@@ -24,6 +24,7 @@
 mod alloc;
 mod attr;
 mod canonical;
+mod coherent;
 mod data;
 mod dir;
 mod locks;

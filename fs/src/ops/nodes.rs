@@ -60,17 +60,20 @@ pub struct Others {
     pub peers: Arc<Peers>,
     pub close: Close,
     pub fsync: Fsync,
+    /// Reads and writes take turns with those of other nodes.
+    pub coherent: bool,
     pub publisher: OnceLock<Arc<dyn Publisher>>,
     /// Closed files whose data is on its way, by base name: see [`Close::DeferNext`].
     pub(super) last: parking_lot::Mutex<std::collections::HashMap<Vec<u8>, Arc<File>>>,
 }
 
 impl Others {
-    pub fn new(peers: Arc<Peers>, close: Close, fsync: Fsync) -> Others {
+    pub fn new(peers: Arc<Peers>, close: Close, fsync: Fsync, coherent: bool) -> Others {
         Others {
             peers,
             close,
             fsync,
+            coherent,
             publisher: OnceLock::new(),
             last: Default::default(),
         }

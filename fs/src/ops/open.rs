@@ -237,7 +237,7 @@ impl Overlay {
             }
             IoMode::Closed => {}
         }
-        let wanted = (!writable || !self.absorb) && file.is_settled();
+        let wanted = (!writable || !self.absorb) && self.turns().is_none() && file.is_settled();
         let registered = match registrar {
             Some(registrar) if wanted => register(registrar, fd),
             _ => None,

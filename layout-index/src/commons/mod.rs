@@ -24,6 +24,7 @@
 
 mod dirs;
 mod files;
+mod locks;
 mod names;
 mod nodes;
 mod notes;

@@ -439,7 +439,9 @@ fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superbl
     let old = found.clone();
     if found.format < FORMAT {
         found.format = FORMAT;
-        found.id = random_id();
+        if found.id == 0 {
+            found.id = random_id();
+        }
     }
     found.rocksdb = ROCKSDB.into();
     if found != old {

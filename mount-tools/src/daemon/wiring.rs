@@ -114,7 +114,7 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
         absorb: settings.absorb,
         ttl: settings.attr_timeout,
         placement: fleet.as_ref().map(striping),
-        others: others.map(|(s, peers)| Others::new(peers, s.close, s.fsync)),
+        others: others.map(|(s, peers)| Others::new(peers, s.close, s.fsync, s.coherent)),
         shared_locks: settings.shared_locks,
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;

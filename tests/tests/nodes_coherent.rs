@@ -1,0 +1,82 @@
+//! `absorb = coherent`: nodes that never close and never lock, and see each other's writes.
+
+use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
+use forebay_tests::cluster::Cluster;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn coherent(nodes: usize, drain: Drain) -> Cluster {
+    let mut cluster = Cluster::new(nodes, drain, LIMIT);
+    cluster.set("absorb", "coherent");
+    cluster.start();
+    cluster
+}
+
+/// S2.9: "a read returns the last write that was answered on any node before the read began".
+#[test]
+fn writes_are_seen_at_once() {
+    for drain in [Drain::Never, Drain::Immediate] {
+        let cluster = coherent(2, drain);
+        put(cluster.bay(0).path("f"), [0; 64]);
+        let files: Vec<_> = cluster.paths("f").iter().map(open_rw).collect();
+        for turn in 0..100u64 {
+            let (writer, reader) = ((turn % 2) as usize, ((turn + 1) % 2) as usize);
+            let at = (turn % 5) * 8;
+            files[writer].write_all_at(&turn.to_le_bytes(), at).unwrap();
+            let mut got = [0; 8];
+            files[reader].read_exact_at(&mut got, at).unwrap();
+            assert_eq!(u64::from_le_bytes(got), turn, "{}", drain.key());
+        }
+        drop(files);
+        cluster.drain();
+        let expected: Vec<u8> = (0..5u64).flat_map(|i| (95 + i).to_le_bytes()).collect();
+        assert_same("canonical", &get(cluster.canonical("f"))[..40], &expected);
+        cluster.finish();
+    }
+}
+
+/// S2.9: "reads and writes that overlap take turns": a reader never sees half of a write, nor an older
+/// one than it or anybody before it saw.
+#[test]
+fn reads_never_go_back_and_are_never_torn() {
+    let cluster = coherent(3, Drain::Immediate);
+    put(cluster.bay(0).path("f"), [0; 4096]);
+    let answered = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = open_rw(cluster.bay(0).path("f"));
+            for turn in 1..=60u64 {
+                let bytes = turn.to_le_bytes().repeat(512);
+                file.write_all_at(&bytes, 0).unwrap();
+                answered.store(turn, Ordering::SeqCst);
+            }
+        });
+        for node in [1, 2] {
+            let (cluster, answered) = (&cluster, &answered);
+            scope.spawn(move || {
+                let file = open_rw(cluster.bay(node).path("f"));
+                let mut last = 0;
+                while last < 60 {
+                    let least = answered.load(Ordering::SeqCst);
+                    let mut got = vec![0; 4096];
+                    file.read_exact_at(&mut got, 0).unwrap();
+                    let words: Vec<u64> = got
+                        .chunks_exact(8)
+                        .map(|w| u64::from_le_bytes(w.try_into().unwrap()))
+                        .collect();
+                    assert!(words.iter().all(|w| *w == words[0]), "node {node}: torn");
+                    assert!(
+                        words[0] >= least.max(last),
+                        "node {node}: {} after {least}",
+                        words[0]
+                    );
+                    last = words[0];
+                }
+            });
+        }
+    });
+    cluster.finish();
+}
