@@ -314,8 +314,9 @@ impl Job {
                 return Ok(());
             }
             match file.drained(&done) {
-                // Discarded meanwhile: there is nothing left to forget.
-                Ok(()) | Err(StoreError::Clean) => Ok(()),
+                // Discarded meanwhile: there is nothing left to forget. Published meanwhile: these
+                // bytes are published too.
+                Ok(()) | Err(StoreError::Clean | StoreError::NotAlone) => Ok(()),
                 Err(e) => Err(trouble::store(&name, "recording the drain of", e)),
             }
         })

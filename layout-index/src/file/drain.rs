@@ -66,7 +66,15 @@ impl File {
     }
 
     /// The canonical file was written and **synced**: forget these pieces. Newer ones stay.
+    ///
+    /// `NotAlone` and nothing forgotten if something is published by now. This node may have been
+    /// publishing older bytes of the file, or an older cut, while these were written: that lies over
+    /// the canonical file, and only the store's copy lies over that.
     pub fn drained(&self, done: &[Drained]) -> Result<()> {
+        let _moving = self.moving.lock();
+        if !self.seen().view.is_empty() {
+            return Err(StoreError::NotAlone);
+        }
         let Some(no) = self.inner().life.as_ref().map(|life| life.no) else {
             return Ok(());
         };
@@ -209,6 +217,9 @@ impl File {
         canonical
             .sync()
             .map_err(|e| StoreError::io("sync", name(), e))?;
+        // Not while a publication is on its way: others would take the file for settled, write it,
+        // and that publication would come over theirs.
+        let _moving = self.moving.lock();
         let Some((no, held)) = self.hold_if_unchanged(generation) else {
             return Ok(false);
         };

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Operations that a failure shows.
-const SHOWN: usize = 60;
+const SHOWN: usize = 160;
 
 /// A backing may date a change by a clock that ticks, and a store by one that does not.
 const TICK: i64 = 20_000_000;

@@ -23,6 +23,16 @@ enum Did {
     Sync,
 }
 
+impl std::fmt::Display for Did {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Did::Write(at, bytes) => write!(f, "pwrite {} at {at}", bytes.len()),
+            Did::Punch(at, len) => write!(f, "punch {len} at {at}"),
+            Did::Sync => write!(f, "fsync"),
+        }
+    }
+}
+
 struct Share {
     done: Vec<Did>,
     /// What failed, and how.
@@ -82,6 +92,7 @@ impl World {
             let share = self.require(id, node, share);
             self.operations += share.done.len() as u64;
             for did in share.done {
+                self.files[id].note(format!("node {node} did {did}"));
                 self.apply(id, &did);
             }
             match share.broken {
