@@ -74,6 +74,15 @@ pub fn lock(file: &File, how: How) -> io::Result<()> {
     }
 }
 
+/// Exclusively, all of it, as soon as it is free.
+pub fn wait_for_lock(file: &File, how: How) -> io::Result<()> {
+    match how {
+        How::Posix => fcntl(file, libc::F_SETLKW, libc::F_WRLCK, (0, 0)),
+        How::Ofd => fcntl(file, libc::F_OFD_SETLKW, libc::F_WRLCK, (0, 0)),
+        How::Flock => flock(file, libc::LOCK_EX),
+    }
+}
+
 pub fn unlock(file: &File, how: How) -> io::Result<()> {
     match how {
         How::Posix => fcntl(file, libc::F_SETLK, libc::F_UNLCK, (0, 0)),

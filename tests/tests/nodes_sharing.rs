@@ -7,7 +7,7 @@
 
 use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
-use forebay_tests::locks::{How, fcntl, unlock};
+use forebay_tests::locks::{How, unlock, wait_for_lock};
 use forebay_tests::rng::{self, Rng};
 use forebay_tests::sys;
 use std::fs::{File, OpenOptions};
@@ -138,14 +138,6 @@ fn a_counter_under_flock() {
     counter(How::Flock, 1000);
 }
 
-fn wait_for(file: &File, how: How) -> std::io::Result<()> {
-    match how {
-        How::Posix => fcntl(file, libc::F_SETLKW, libc::F_WRLCK, (0, 8)),
-        How::Ofd => fcntl(file, libc::F_OFD_SETLKW, libc::F_WRLCK, (0, 8)),
-        How::Flock => file.lock(),
-    }
-}
-
 fn value(file: &File) -> u64 {
     let bytes = sys::read_at(file, 0, 8).expect("read the counter");
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
@@ -158,7 +150,7 @@ fn add(path: &Path, how: How, times: u64) {
         .open(path)
         .expect("open");
     for _ in 0..times {
-        wait_for(&file, how).expect("lock");
+        wait_for_lock(&file, how).expect("lock");
         let next = value(&file) + 1;
         sys::write_all_at(&file, &next.to_le_bytes(), 0).expect("write");
         unlock(&file, how).expect("unlock");

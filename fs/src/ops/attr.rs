@@ -182,7 +182,17 @@ impl Overlay {
     ) -> Result<()> {
         self.begin_over_published(inode, exclusive)?;
         match exclusive.truncate(size, Timestamp::now()) {
-            Err(StoreError::Clean) => Ok(canonical.set_len(size)?),
+            Err(StoreError::Clean) => {
+                let cuts = sys::stat(canonical.fd())?.size > size;
+                canonical.set_len(size)?;
+                if self.others.is_some() {
+                    if cuts {
+                        canonical.sync_all()?;
+                    }
+                    exclusive.cut_synced();
+                }
+                Ok(())
+            }
             other => Ok(other?),
         }
     }

@@ -193,6 +193,12 @@ impl Exclusive<'_> {
         Ok(())
     }
 
+    /// The canonical file was cut and synced: a life that begins now need not cut it again. Where
+    /// other nodes write the file it must not: what they add meanwhile lies beyond that cut.
+    pub fn cut_synced(&self) {
+        self.file.inner().canonical_cut = false;
+    }
+
     /// `Clean` if there is no life: change the canonical file while holding this.
     pub fn truncate(&self, size: u64, now: Timestamp) -> Result<()> {
         let Some(no) = self.file.life_no() else {

@@ -75,7 +75,7 @@ impl World {
     }
 
     pub(super) fn some_name(&mut self) -> &'static str {
-        *self.rng.pick(&NAMES)
+        NAMES[self.rng.below(NAMES.len() as u64) as usize]
     }
 
     /// An existing file: one of its names and its number.
