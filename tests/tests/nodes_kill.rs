@@ -316,7 +316,7 @@ fn asleep_in_a_round_for_longer_than_its_lease() {
 #[test]
 fn asleep_while_it_drains_alone_for_longer_than_its_lease() {
     let shared = Shared::plain();
-    let mut a = shared.node("a", Drain::Never);
+    let mut a = shared.node("a", Drain::Immediate);
     let mut b = shared.node("b", Drain::Immediate);
     for node in [&mut a, &mut b] {
         expects_deaths(node);
@@ -327,14 +327,13 @@ fn asleep_while_it_drains_alone_for_longer_than_its_lease() {
     let half = 8 * MIB;
     let mut want = data(9, 2 * half);
     let file = open_rw(a.path("f"));
+    // No process may be started while it is open: that would close a copy of it, which publishes.
     sys::write_all_at(&file, &want[..half], 0).expect("write");
-    ask_to_drain(&a);
     let canonical = shared.canonical("f");
     until("it is in the middle of its drain", || {
         fs::metadata(&canonical).expect("stat").len() > 0
     });
     a.signal(Signal::SIGSTOP);
-    assert_eq!(shared.names('l').len(), 0, "it drains alone");
     let there = open_rw(b.path("f"));
     sys::write_all_at(&there, &want[half..], half as u64).expect("write");
     drop(there);

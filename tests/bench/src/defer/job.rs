@@ -80,6 +80,8 @@ impl Stage {
             .osts(options.osts)
             .bandwidth(&options.bandwidth.to_string())
             .stripe(&UNIT.to_string(), options.osts)
+            // Without it one write at a time extends a file, to one OST.
+            .write_behind("32M")
             .seed(options.seed + u64::from(run))
             // All checkpoints twice: subfiles and canonical files.
             .option(
