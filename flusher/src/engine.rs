@@ -240,8 +240,11 @@ async fn keep_house(shared: Arc<Shared>, targets: Arc<Targets>) {
         let (store, there) = (shared.store.clone(), targets.clone());
         let collected =
             tokio::task::spawn_blocking(move || housekeeping::collect_retired(&store, &there));
-        if let Err(error) = collected.await {
-            tracing::error!(%error, "looking for old subfiles broke off");
+        match collected.await {
+            // The runtime goes away: the next start finds them.
+            Err(error) if error.is_cancelled() => return,
+            Err(error) => tracing::error!(%error, "looking for old subfiles broke off"),
+            Ok(()) => {}
         }
         for ost in housekeeping::osts_to_clear(&targets) {
             let targets = targets.clone();
