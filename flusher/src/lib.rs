@@ -226,6 +226,27 @@ impl Flusher {
         ended.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
+    /// Waits until what was announced of the file has come, whichever way it takes.
+    pub fn deliver(&self, file: &Arc<File>, deadline: Instant) -> Result<(), StickyError> {
+        let Some(together) = &self.shared.together else {
+            return Ok(());
+        };
+        if self.settings().policy == Policy::Never {
+            return self.publish(file);
+        }
+        self.shared.wake(file.id());
+        let mut schedule = self.shared.schedule.lock();
+        while together.peers.owes(file) && Instant::now() < deadline {
+            let next = Instant::now() + Duration::from_millis(10);
+            self.shared.job_ended.wait_until(&mut schedule, next);
+        }
+        drop(schedule);
+        match together.peers.owes(file) {
+            false => Ok(()),
+            true => self.publish(file),
+        }
+    }
+
     /// The file was closed and the rest is to follow: others wait for it, and may ask to hurry.
     pub fn owes(&self, file: &Arc<File>) {
         if let Some(together) = &self.shared.together {

@@ -81,6 +81,10 @@ async fn hurry(shared: &Arc<Shared>) {
         let Some(file) = shared.store.lookup(id) else {
             continue;
         };
+        // Its drain is under way, and ends with the same.
+        if shared.schedule.lock().active().contains(&id) {
+            continue;
+        }
         let shared = shared.clone();
         tokio::spawn(async move {
             if drain::shared::publish(&shared, &file, Scope::Everything)

@@ -251,8 +251,8 @@ fn strange_names_are_left_alone() {
 fn terms_that_cannot_be() {
     let scene = Scene::new();
     let live = format!("{}.00000000", scene.node);
-    type Forge<'a> = &'a dyn Fn(&Path);
-    let cases: [(&str, Forge<'_>); 4] = [
+    type Make<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Make<'_>); 4] = [
         ("c.ffffffffffffffff", &|p| {
             symlink(&live, p).expect("symlink")
         }),

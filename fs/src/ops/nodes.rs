@@ -49,6 +49,8 @@ pub enum Fsync {
 /// Who moves data to where others see it. All of it waits.
 pub trait Publisher: Send + Sync {
     fn publish(&self, file: &Arc<File>) -> std::result::Result<(), StickyError>;
+    /// What was announced has come.
+    fn deliver(&self, file: &Arc<File>) -> std::result::Result<(), StickyError>;
     /// Something was announced; the rest is to follow.
     fn owes(&self, file: &Arc<File>);
     /// The canonical file is the whole truth afterwards; false if that took too long.
@@ -77,6 +79,13 @@ impl Others {
             publisher: OnceLock::new(),
             last: Default::default(),
         }
+    }
+}
+
+fn not_published(error: StickyError) -> FsError {
+    FsError::Drain {
+        errno: error.errno,
+        message: error.message,
     }
 }
 
@@ -135,10 +144,7 @@ impl Overlay {
         if file.is_clean() || file.is_unlinked() {
             return Ok(());
         }
-        publisher.publish(file).map_err(|error| FsError::Drain {
-            errno: error.errno,
-            message: error.message,
-        })
+        publisher.publish(file).map_err(not_published)
     }
 
     /// A close of this handle has to tell other nodes.
@@ -192,7 +198,10 @@ impl Overlay {
         };
         let last = others.last.lock().remove(&name);
         match last {
-            Some(last) => self.publish(&last),
+            Some(last) => match others.publisher.get() {
+                Some(publisher) => publisher.deliver(&last).map_err(not_published),
+                None => Ok(()),
+            },
             None => Ok(()),
         }
     }

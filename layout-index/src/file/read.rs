@@ -26,6 +26,8 @@ thread_local! {
 /// of date: a place in a subfile is never written again, and names are never used again.
 struct LastUnit {
     subfile: String,
+    /// Whose it was found to be.
+    uid: u32,
     unit: SubUnit,
     bytes: Vec<u8>,
 }
@@ -33,6 +35,7 @@ struct LastUnit {
 impl LastUnit {
     const NONE: LastUnit = LastUnit {
         subfile: String::new(),
+        uid: 0,
         unit: SubUnit {
             subfile: 0,
             block: 0,
@@ -43,7 +46,8 @@ impl LastUnit {
     };
 
     fn is(&self, piece: &SubfilePiece) -> bool {
-        self.unit == piece.unit && self.subfile == piece.subfile.row().name
+        let row = piece.subfile.row();
+        self.unit == piece.unit && self.subfile == row.name && self.uid == row.uid
     }
 }
 
@@ -147,6 +151,7 @@ impl File {
                 self.read_subunit(range, piece, &*opener, &mut last.bytes)?;
                 last.unit = piece.unit;
                 last.subfile.push_str(&piece.subfile.row().name);
+                last.uid = piece.subfile.row().uid;
             }
             let skip = piece.skip as usize;
             out.copy_from_slice(&last.bytes[skip..skip + out.len()]);

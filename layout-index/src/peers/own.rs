@@ -35,8 +35,14 @@ impl Peers {
             let taken = own
                 .iter()
                 .try_for_each(|gen_no| self.resume_layout(&file, *gen_no));
-            if let Err(error) = taken {
-                return Err(io::Error::other(error));
+            match taken {
+                Ok(()) => {}
+                // Its opens and its drain say so too; other files are not concerned.
+                Err(error @ StoreError::Layout { .. }) => {
+                    tracing::error!(file = %id, %error, "what this node published of it cannot be taken up");
+                    continue;
+                }
+                Err(error) => return Err(io::Error::other(error)),
             }
             self.drop_drained(&file, listing.bases.last().copied())
                 .map_err(io::Error::other)?;

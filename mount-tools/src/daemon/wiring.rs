@@ -220,6 +220,10 @@ impl Publisher for Publishing {
         self.flusher.publish(file)
     }
 
+    fn deliver(&self, file: &Arc<File>) -> std::result::Result<(), StickyError> {
+        self.flusher.deliver(file, Instant::now() + self.patience)
+    }
+
     fn owes(&self, file: &Arc<File>) {
         self.flusher.owes(file);
     }
