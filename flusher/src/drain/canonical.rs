@@ -160,8 +160,9 @@ impl Job {
 
     async fn finish(&self) -> Result<bool, Halt> {
         let (file, canonical) = (self.file.clone(), self.canonical.clone());
+        let only_node = self.shared.together.is_none();
         let clean = watched(&self.pulse, move || {
-            let clean = match file.finish(&*canonical) {
+            let clean = match file.finish(&*canonical, only_node) {
                 Err(StoreError::NotAlone) => false,
                 other => other?,
             };

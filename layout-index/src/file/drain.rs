@@ -175,8 +175,9 @@ impl File {
     }
 
     /// If nothing is undrained: sets size and time of the canonical file, syncs it, records that
-    /// the file is clean. True when it is clean now; false when there is more to drain.
-    pub fn finish(&self, canonical: &dyn DiskFile) -> Result<bool> {
+    /// the file is clean. True when it is clean now; false when there is more to drain. `only_node`:
+    /// nobody else changes the canonical file, so that it is made exactly as long as the life says.
+    pub fn finish(&self, canonical: &dyn DiskFile, only_node: bool) -> Result<bool> {
         self.apply_trim(canonical)?;
         if self
             .inner()
@@ -189,7 +190,7 @@ impl File {
         }
         // Nobody else changes the canonical file from here on: its size is ours to set.
         let _all = self.canonical.lock(ByteRange::ALL);
-        let (generation, grown, mtime) = {
+        let (generation, size, grown, mtime) = {
             let inner = self.inner();
             let Some(life) = &inner.life else {
                 return Ok(true);
@@ -197,16 +198,19 @@ impl File {
             if !life.is_drained() || life.row.unlinked || life.row.limit != u64::MAX {
                 return Ok(false);
             }
-            (life.generation, life.row.grown, life.row.mtime)
+            let row = &life.row;
+            (life.generation, row.size, row.grown, row.mtime)
         };
         let name = || self.id.to_string();
         let len = canonical
             .size()
             .map_err(|e| StoreError::io("stat", name(), e))?;
-        // Never shorter: a cut has its own step, and what lies beyond may be another node's.
-        if len < grown {
+        // A cut has its own step. What lies beyond all the same may be another node's; or, if there
+        // is none, it was drained from the end of a log that a power failure took.
+        let size = if only_node { size } else { len.max(grown) };
+        if len != size {
             canonical
-                .set_len(grown)
+                .set_len(size)
                 .map_err(|e| StoreError::io("set the size of", name(), e))?;
         }
         match canonical.set_mtime(mtime.0) {

@@ -62,7 +62,7 @@ fn put(file: &File, target: &dyn DiskFile, piece: &Piece) -> Result<()> {
 /// Drains until the file is clean.
 pub fn all(file: &File, target: &dyn DiskFile) -> Result<()> {
     for _ in 0..100 {
-        if file.finish(target)? {
+        if file.finish(target, true)? {
             return Ok(());
         }
         match pass(file, target, usize::MAX, |_| Ok(())) {

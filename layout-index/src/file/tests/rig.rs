@@ -275,7 +275,7 @@ impl Rig {
     }
 
     pub fn drain_all(&mut self) {
-        while !self.file().finish(&self.canonical).unwrap() {
+        while !self.file().finish(&self.canonical, true).unwrap() {
             self.drain(usize::MAX);
         }
         assert!(self.file().is_clean());
