@@ -77,7 +77,7 @@ impl Subfiles for Opener {
         let ost = find_ost(&*self.0, row).map_err(|e| e.source)?;
         let ost = ost.ok_or_else(|| {
             io::Error::other(format!(
-                "no such OST is known now; mount with the targets that were there when {} was made",
+                "no such OST is known now; mount with the same --ost as before, when {} was made",
                 row.name
             ))
         })?;

@@ -51,6 +51,8 @@ impl<'a> Place<'a> {
         let backing = client.join(format!("{name}-scratch"));
         std::fs::create_dir(&backing).expect("create the backing");
         let mut bay = Bay::with_limit(Drain::Never, Duration::from_secs(150));
+        // What targets do to a node's own data; other nodes have their own tests.
+        bay.set("nodes", "one");
         bay.set_backing(&backing)
             .set("subfiles", "always")
             .set("ost-deadline", "2s")

@@ -254,6 +254,15 @@ pub(crate) async fn publish(
             return Ok(());
         }
     }
+    // What keeps its drain says more than that nobody takes it.
+    if let Some(error) = file.error() {
+        return Err(Halt::Trouble(Trouble {
+            errno: error.errno,
+            message: error.message,
+            damaged: false,
+            away: false,
+        }));
+    }
     Err(Halt::Trouble(Trouble {
         errno: libc::EIO,
         message: format!(

@@ -45,6 +45,8 @@ impl Lustre {
         let all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&mount, all).expect("open the PFS to all");
         let mut bay = Bay::with_limit(drain, Duration::from_secs(120));
+        // What targets do to a node's own data; other nodes have their own tests.
+        bay.set("nodes", "one");
         bay.set_backing(&mount)
             .env("FOREBAY_LUSTRE_ROOT", dir.path())
             .set("ost-provider", "lustre")
