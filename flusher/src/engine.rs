@@ -130,14 +130,17 @@ impl Shared {
     }
 
     pub fn wake_all(&self) {
+        self.wake_files();
+        self.kick.notify_one();
+    }
+
+    fn wake_files(&self) {
         let now = Instant::now();
         let files = self.dirty_files();
         let mut schedule = self.schedule.lock();
         for file in files {
             schedule.wake(file.id(), now, now);
         }
-        drop(schedule);
-        self.kick.notify_one();
     }
 
     pub fn request(&self, ids: impl IntoIterator<Item = FileId>) {
@@ -193,7 +196,9 @@ pub(crate) async fn run(shared: Arc<Shared>, mut events: UnboundedReceiver<Event
     while !shared.stopping.load(Ordering::Acquire) {
         let pressure = shared.pressed();
         if pressure {
-            shared.wake_all();
+            // Without ringing for itself: it would never get to sleep, and keep what else runs on
+            // this thread waiting for as long as the pressure lasts.
+            shared.wake_files();
         }
         let due = launch(&shared, &mut jobs, pressure);
         let tick = if pressure { PRESSURE_TICK } else { IDLE_TICK };

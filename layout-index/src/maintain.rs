@@ -336,7 +336,7 @@ impl File {
             end: record.offset + record.len,
         };
         // A publication waits for other machines. What is published is not worth moving.
-        let Some(_moving) = self.moving.try_lock() else {
+        let Some(_moving) = self.moving.try_read() else {
             return Ok(());
         };
         let _held = self.hold_range(range);

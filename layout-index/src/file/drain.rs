@@ -71,7 +71,7 @@ impl File {
     /// publishing older bytes of the file, or an older cut, while these were written: that lies over
     /// the canonical file, and only the store's copy lies over that.
     pub fn drained(&self, done: &[Drained]) -> Result<()> {
-        let _moving = self.moving.lock();
+        let _moving = self.moving.read();
         if !self.seen().view.is_empty() {
             return Err(StoreError::NotAlone);
         }
@@ -223,7 +223,7 @@ impl File {
             .map_err(|e| StoreError::io("sync", name(), e))?;
         // Not while a publication is on its way: others would take the file for settled, write it,
         // and that publication would come over theirs.
-        let _moving = self.moving.lock();
+        let _moving = self.moving.read();
         let Some((no, held)) = self.hold_if_unchanged(generation) else {
             return Ok(false);
         };

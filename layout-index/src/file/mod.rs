@@ -40,7 +40,7 @@ use crate::ranges::{RangeGuard, RangeLocks, RangeSet, Ticket};
 use crate::shared::Shared;
 use crate::store::Event;
 use crate::types::{ByteRange, FileId, Seq, Timestamp};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -127,8 +127,9 @@ pub struct File {
     released: Condvar,
     canonical: RangeLocks,
     writers: AtomicUsize,
-    /// Held while bytes change their place in the store, and over a publication; see `publish`.
-    pub(crate) moving: Mutex<()>,
+    /// Shared by whoever moves bytes of the file within the store or into the canonical file, and
+    /// held alone over a publication; see `publish`.
+    pub(crate) moving: RwLock<()>,
     seen: Mutex<Seen>,
     /// Held over a look at the shared directory.
     pub(crate) looking: Mutex<()>,
@@ -157,7 +158,7 @@ impl File {
             released: Condvar::new(),
             canonical: RangeLocks::default(),
             writers: AtomicUsize::new(0),
-            moving: Mutex::default(),
+            moving: RwLock::default(),
             seen: Mutex::default(),
             looking: Mutex::default(),
         }

@@ -98,7 +98,7 @@ impl File {
     /// The subfiles were written and **synced**: the log's copy of these bytes is not needed any
     /// more. What is not the newest any longer stays out. Gives the bytes that were moved.
     pub fn subfiled(&self, done: &[Subfiled]) -> Result<u64> {
-        let _moving = self.moving.lock();
+        let _moving = self.moving.read();
         let mut moved = 0;
         for part in done {
             debug_assert!(u64::from(part.skip) + part.range.len() <= u64::from(part.unit.len));

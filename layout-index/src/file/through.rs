@@ -26,7 +26,7 @@ impl File {
         }
         let range = write_range(offset, data.len() as u64)?;
         // What is published lies over the canonical file.
-        let Some(_moving) = self.moving.try_lock().filter(|_| self.seen().is_alone()) else {
+        let Some(_moving) = self.moving.try_read().filter(|_| self.seen().is_alone()) else {
             return Err(StoreError::NotAlone);
         };
         loop {

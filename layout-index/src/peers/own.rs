@@ -170,7 +170,7 @@ impl Peers {
     /// none is left.
     pub fn reclaim(&self, file: &File) -> Result<bool> {
         // Nobody appends to a layout that is about to go.
-        let _moving = file.moving.lock();
+        let _moving = file.moving.write();
         let me = self.me();
         let covered: Vec<u32> = {
             let seen = file.seen();
@@ -184,7 +184,7 @@ impl Peers {
 
     /// The canonical file is gone: what this node has published of it is nobody's any more.
     pub fn discard(&self, file: &File) -> Result<()> {
-        let _moving = file.moving.lock();
+        let _moving = file.moving.write();
         let all: Vec<u32> = file.seen().own.keys().copied().collect();
         self.drop_layouts(file, &all)?;
         self.kept(file, self.promises(file))

@@ -15,7 +15,7 @@ impl Peers {
     /// Publishes what subfiles have of the file, cuts and growth, and the log's bytes if they are
     /// few. True if that is everything: false if bytes must be moved to subfiles first.
     pub fn publish(&self, file: &File, ask: AskCanonical<'_>) -> Result<bool> {
-        let _moving = file.moving.lock();
+        let _moving = file.moving.write();
         let _publishing = Publishing::begin(file);
         let promises = self.promises(file);
         let mut from = 0;
