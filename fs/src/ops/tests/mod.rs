@@ -172,7 +172,7 @@ pub fn drain_to(file: &File, canonical: &dyn DiskFile) {
             }])
             .unwrap();
         }
-        if file.finish(canonical).unwrap() {
+        if file.finish(canonical, true).unwrap() {
             return;
         }
     }
