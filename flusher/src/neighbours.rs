@@ -87,7 +87,7 @@ async fn hurry(shared: &Arc<Shared>) {
         }
         let shared = shared.clone();
         tokio::spawn(async move {
-            if drain::shared::publish(&shared, &file, Scope::Everything)
+            if drain::shared::publish(&shared, &file, Scope::Everything, drain::Pace::Full)
                 .await
                 .is_err()
             {

@@ -18,7 +18,8 @@ impl Flusher {
         let (shared, file) = (self.shared.clone(), file.clone());
         let (done, ended) = std::sync::mpsc::channel();
         runtime.spawn(async move {
-            let published = drain::shared::publish(&shared, &file, Scope::Everything).await;
+            let published =
+                drain::shared::publish(&shared, &file, Scope::Everything, drain::Pace::Full).await;
             shared.wake(file.id());
             let said = match published {
                 Ok(()) => Ok(()),

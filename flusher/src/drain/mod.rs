@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subfiles::Moved;
+pub(crate) use subfiles::Pace;
 
 /// How often a phase is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -100,7 +101,7 @@ async fn by_itself(
     let to_subfiles = held.is_none() && shared.settings.read().subfiles == Subfiles::Always;
     let moved = match to_subfiles {
         false => Moved::Not,
-        true => match subfiles::move_out(shared, file, name, scope).await {
+        true => match subfiles::move_out(shared, file, name, scope, Pace::Limited).await {
             Ok(moved) => moved,
             Err(halt) => return outcome(file, scope, Err(halt)),
         },
@@ -152,7 +153,7 @@ async fn by_itself(
         {
             let (shared, file, name) = (shared.clone(), file.clone(), name.clone());
             first = Some(tokio::spawn(async move {
-                if subfiles::move_out(&shared, &file, &name, scope)
+                if subfiles::move_out(&shared, &file, &name, scope, Pace::Limited)
                     .await
                     .is_err()
                 {

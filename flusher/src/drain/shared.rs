@@ -10,7 +10,7 @@
 //! written to the canonical file without a look at the term right before it ([`Held::holds`]).
 
 use super::round::{self, Round};
-use super::subfiles::{self, Moved};
+use super::subfiles::{self, Moved, Pace};
 use super::{Halt, blocking, by_itself};
 use crate::engine::Shared;
 use crate::schedule::{Outcome, Scope};
@@ -128,7 +128,7 @@ async fn step(
                 return Ok(outcome);
             }
         }
-        publish(shared, file, scope).await?;
+        publish(shared, file, scope, Pace::Limited).await?;
     } else if peers.owes(file) {
         let promises = peers.promises(file);
         keep(peers, file, &name, promises).await?;
@@ -227,6 +227,7 @@ pub(crate) async fn publish(
     shared: &Arc<Shared>,
     file: &Arc<File>,
     scope: Scope,
+    pace: Pace,
 ) -> Result<(), Halt> {
     let Some(together) = &shared.together else {
         return Ok(());
@@ -236,7 +237,7 @@ pub(crate) async fn publish(
     for _ in 0..PASSES {
         let mut moved = Moved::Out;
         if file.in_log() > INLINE {
-            moved = subfiles::move_out(shared, file, &name, scope).await?;
+            moved = subfiles::move_out(shared, file, &name, scope, pace).await?;
         }
         let there = shared.clone();
         let (peers, this) = (together.peers.clone(), file.clone());

@@ -42,6 +42,14 @@ const ROUNDS: usize = 4;
 /// A writer who is always ahead does not keep the canonical file waiting for ever.
 const PASSES: usize = 8;
 
+/// Whether the limit of the drain's rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    Limited,
+    /// Somebody waits: an fsync, a close, an unlock, another node.
+    Full,
+}
+
 /// What became of a file's bytes in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
@@ -58,6 +66,7 @@ pub(super) async fn move_out(
     file: &Arc<File>,
     name: &Arc<str>,
     scope: Scope,
+    pace: Pace,
 ) -> Result<Moved, Halt> {
     let Some(targets) = &shared.targets else {
         return Ok(Moved::Not);
@@ -71,7 +80,7 @@ pub(super) async fn move_out(
     blocking(move || fleet.wait_ready(Instant::now() + patience)).await?;
     let mut lost = 0;
     for _ in 0..PASSES {
-        let mover = Mover::new(shared, targets, file, name);
+        let mover = Mover::new(shared, targets, file, name, pace);
         let pass = mover.pass(scope).await?;
         lost += usize::from(pass.lost);
         // The second phase reports what is damaged, and takes what nobody else does.
@@ -127,6 +136,7 @@ struct Mover {
     slots: Mutex<HashMap<u32, Slot>>,
     /// Something in the log does not match its checksum.
     damaged: AtomicBool,
+    pace: Pace,
 }
 
 impl Mover {
@@ -135,6 +145,7 @@ impl Mover {
         targets: &Arc<Targets>,
         file: &Arc<File>,
         name: &Arc<str>,
+        pace: Pace,
     ) -> Arc<Mover> {
         let slot = |s: Arc<Subfile>| {
             let ost = targets.ost_of(s.row())?;
@@ -147,6 +158,7 @@ impl Mover {
             file: file.clone(),
             name: name.clone(),
             damaged: AtomicBool::new(false),
+            pace,
         })
     }
 
@@ -340,9 +352,11 @@ impl Run {
 
     async fn send(&mut self, batch: Batch) -> Result<(), Halt> {
         let shared = &self.mover.shared;
-        let wait = shared.throttle.take(batch.bytes, Instant::now());
-        if !wait.is_zero() {
-            shared.sleep(wait).await;
+        if self.mover.pace == Pace::Limited {
+            let wait = shared.throttle.take(batch.bytes, Instant::now());
+            if !wait.is_zero() {
+                shared.sleep(wait).await;
+            }
         }
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Halt::Stopping);
