@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     /// Where other nodes are, if there can be any.
     pub together: Option<Together>,
     pub stuck: Stuck,
+    /// Files that somebody waits for: the rate limit is not for them.
+    pub hurried: Mutex<HashMap<FileId, usize>>,
 }
 
 /// Files whose phase into the canonical file was left to itself because it hung. It is the file's
@@ -159,6 +161,26 @@ impl Shared {
         self.kick.notify_one();
     }
 
+    /// Waits for `bytes` of a file to be within the rate limit, unless somebody waits for the file.
+    pub async fn pace(&self, id: FileId, bytes: u64) {
+        let is_hurried = || self.hurried.lock().contains_key(&id);
+        if is_hurried() {
+            return;
+        }
+        let mut wait = self.throttle.take(bytes, Instant::now());
+        while !wait.is_zero() && !is_hurried() && !self.stopping.load(Ordering::Acquire) {
+            let step = wait.min(PRESSURE_TICK);
+            self.sleep(step).await;
+            wait -= step;
+        }
+    }
+
+    /// Somebody waits for this file until what is returned goes.
+    pub fn hurry(self: &Arc<Self>, id: FileId) -> Hurry {
+        *self.hurried.lock().entry(id).or_default() += 1;
+        Hurry(self.clone(), id)
+    }
+
     /// How long a file system may take for one call before it counts as hanging.
     pub fn patience(&self) -> Duration {
         self.settings.read().patience
@@ -178,6 +200,21 @@ impl Shared {
             }
             Event::Closed(id) => self.schedule.lock().wake(id, now, now),
             Event::Pressure => self.wake_all(),
+        }
+    }
+}
+
+/// See [`Shared::hurry`].
+pub(crate) struct Hurry(Arc<Shared>, FileId);
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        let mut hurried = self.0.hurried.lock();
+        if let Some(waiting) = hurried.get_mut(&self.1) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                hurried.remove(&self.1);
+            }
         }
     }
 }

@@ -139,6 +139,7 @@ impl Flusher {
             targets,
             together: peers.map(Together::new),
             stuck: Default::default(),
+            hurried: Default::default(),
             throttle: Throttle::new(settings.rate_limit, now),
             permits: Arc::new(Semaphore::new(concurrency)),
             buffers: Default::default(),

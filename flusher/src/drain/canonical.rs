@@ -231,10 +231,7 @@ impl Job {
         stripe: DirtyStripe,
         running: &mut JoinSet<Result<Option<Written>, Trouble>>,
     ) -> Result<(), Halt> {
-        let wait = self.shared.throttle.take(stripe.bytes, Instant::now());
-        if !wait.is_zero() {
-            self.shared.sleep(wait).await;
-        }
+        self.shared.pace(self.file.id(), stripe.bytes).await;
         if self.shared.stopping.load(Ordering::Relaxed) {
             return Err(Halt::Stopping);
         }

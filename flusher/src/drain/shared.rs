@@ -21,7 +21,7 @@ use layout_index::commons::TermAttempt;
 use layout_index::peers::INLINE;
 use layout_index::{File, FileId, Peers, StoreError, Wait};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// While others are at it.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -254,6 +254,9 @@ pub(crate) async fn publish(
         if all || moved == Moved::Out {
             return Ok(());
         }
+        if straight(shared, together, file, &name).await? {
+            return Ok(());
+        }
     }
     // What keeps its drain says more than that nobody takes it.
     if let Some(error) = file.error() {
@@ -272,6 +275,35 @@ pub(crate) async fn publish(
         damaged: false,
         away: false,
     }))
+}
+
+/// No target takes it, or the store is too full to say where it went: if nobody else has published
+/// anything, the canonical file is the way. True when it has everything.
+async fn straight(
+    shared: &Arc<Shared>,
+    together: &Together,
+    file: &Arc<File>,
+    name: &Arc<str>,
+) -> Result<bool, Halt> {
+    let _hurry = shared.hurry(file.id());
+    let deadline = Instant::now() + shared.patience();
+    while Instant::now() < deadline && !file.is_clean() {
+        // A job of this file may be at it, and goes on as fast as it can now.
+        let Some(held) = take_term(&together.peers, file, name).await? else {
+            shared.sleep(LOOK_AGAIN).await;
+            continue;
+        };
+        if !look(shared, file, name).await? || !file.published_view().is_empty() {
+            return Ok(false);
+        }
+        let promises = together.peers.promises(file);
+        let outcome = by_itself(shared, file, name, Scope::Everything, Some(held)).await;
+        if outcome == Outcome::Clean {
+            keep(&together.peers, file, name, promises).await?;
+        }
+        return Ok(outcome == Outcome::Clean);
+    }
+    Ok(file.is_clean())
 }
 
 pub(super) fn directory(name: &str, source: &std::io::Error) -> Halt {
