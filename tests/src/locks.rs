@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 /// Two nodes over one backing, not started. The first has the backing in its own directory and
 /// must outlive the second.
@@ -240,6 +241,25 @@ impl Worker {
     pub fn kill(self, signal: Signal) {
         self.signal(signal);
         self.wait();
+    }
+
+    /// The same; it comes back, with what the kernel says of it on standard error, if it was not gone
+    /// within `limit`.
+    pub fn kill_within(self, signal: Signal, limit: Duration) -> Result<(), Worker> {
+        self.signal(signal);
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            let ended = self.child.borrow_mut().try_wait();
+            if ended.expect("ask after the worker").is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for what in ["status", "wchan", "stack", "syscall"] {
+            let said = std::fs::read_to_string(format!("/proc/{}/{what}", self.pid()));
+            eprintln!("{what} of a worker that {signal} did not end: {said:?}");
+        }
+        Err(self)
     }
 
     /// Lets it end by itself.
