@@ -97,6 +97,6 @@ fn a_layout_of_another_is_refused() {
         panic!("{:?}", parsed.tail);
     };
     assert!(why.contains("node 0000000000000abc"), "{why}");
-    let parsed = parse(&[b'x'; 100], 0, &ID);
+    let parsed = parse(&[b'x'; 300], 0, &ID);
     assert!(matches!(parsed.tail, Tail::Damaged { at: 0, .. }));
 }
