@@ -106,6 +106,9 @@ impl DiskFile for AsUser {
 /// Searches that may be in vain because the backing changes, before that is an error.
 const SEARCHES: usize = 6;
 
+/// Tries of a handle whose node is just being made, a millisecond apart.
+const MAKING: usize = 200;
+
 impl Backing {
     /// Finds and opens the canonical file of `id` for the drain; `None` when it is certainly gone.
     pub fn open_canonical(
@@ -158,7 +161,7 @@ impl Backing {
         if !creds::switches() {
             return Ok(ByHandle::Unknown);
         }
-        match sys::open_handle(mount.as_fd(), kind, bytes, libc::O_PATH | libc::O_NOFOLLOW) {
+        match open_handle(mount.as_fd(), kind, bytes) {
             Ok(fd) if self.is_it(fd.as_fd(), id)? => Ok(ByHandle::Found(fd)),
             // Its node may have gone to another file since.
             Ok(_) if self.handles == Handles::Volatile => Ok(ByHandle::Unknown),
@@ -288,6 +291,21 @@ enum Listed {
 }
 
 /// Removed or renamed meanwhile, or another file system is mounted there.
+/// Linux says ENOMEM of a handle whose inode is at this moment being made into another file
+/// (`iget_locked` has one answer for both). That is over in microseconds; want of memory is not.
+fn open_handle(mount: BorrowedFd<'_>, kind: i32, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut tries = 0;
+    loop {
+        match sys::open_handle(mount, kind, bytes, libc::O_PATH | libc::O_NOFOLLOW) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) && tries < MAKING => {
+                tries += 1;
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
+}
+
 fn passed_over(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),

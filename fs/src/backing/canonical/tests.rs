@@ -81,6 +81,36 @@ fn a_removed_file_is_gone() {
     assert!(t.backing.open_canonical(id, &intro).unwrap().is_none());
 }
 
+/// A removed file's inode may be on its way to become another file, which Linux reports as a want
+/// of memory. It is gone all the same, and nothing that is there suffers.
+#[test]
+fn a_removed_file_is_gone_while_others_are_made() {
+    let t = tree();
+    let gone: Vec<_> = (0..8).map(|i| t.make(&format!("gone{i}"), "x")).collect();
+    for i in 0..gone.len() {
+        std::fs::remove_file(t.path(&format!("gone{i}"))).unwrap();
+    }
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                for i in 0..gone.len() {
+                    let path = t.path(&format!("new{i}"));
+                    std::fs::write(&path, "y").unwrap();
+                    std::fs::remove_file(&path).unwrap();
+                }
+            }
+        });
+        let looked = std::panic::catch_unwind(|| {
+            for (id, intro) in gone.iter().cycle().take(20_000) {
+                assert!(t.backing.find(*id, intro).unwrap().is_none());
+            }
+        });
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        looked.unwrap_or_else(|e| std::panic::resume_unwind(e));
+    });
+}
+
 /// With another generation the handle is of no file.
 fn make_stale(intro: &mut Intro) {
     let last = intro.handle.last_mut().expect("the backing has handles");
