@@ -43,6 +43,10 @@ struct Cli {
     /// Checkpoints of the one long run that shows the probe's share; 0 for none
     #[arg(long, default_value_t = 32)]
     long: u32,
+    /// Do not wait for the canonical file: the clock stops when no byte is only on the node
+    #[arg(long)]
+    until_safe: bool,
+
     /// Writers of the checkpoint, each a client where they write directly
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     writers: u16,
@@ -109,6 +113,7 @@ impl Cli {
             writers: usize::from(self.writers),
             checkpoints: self.checkpoints,
             long: self.long,
+            complete: !self.until_safe,
             probe_size: self.probe_size,
             forebay: self.forebay.clone().unwrap_or(beside),
             forebay_args: self.forebay_arg.clone(),

@@ -62,6 +62,9 @@ pub struct Options {
     pub checkpoints: u32,
     /// Checkpoints of one more run with probing, in which the probe's share is that of a job.
     pub long: u32,
+    /// Whether the clock runs on until the canonical file has all bytes, except in the long run,
+    /// where it always does.
+    pub complete: bool,
     /// What a probe writes to each OST.
     pub probe_size: u64,
     pub forebay: PathBuf,
@@ -80,8 +83,8 @@ pub struct Sample {
     pub perceived: f64,
     /// Until all bytes were on the file system.
     pub safe: f64,
-    /// Until all bytes were in the canonical file.
-    pub complete: f64,
+    /// Until all bytes were in the canonical file; `None` where that was not waited for.
+    pub complete: Option<f64>,
     pub probe: Option<Probe>,
     /// Bytes that the slow OSTs took, and all.
     pub slow_bytes: u64,
@@ -100,13 +103,13 @@ impl Sample {
         rate(self.bytes, self.safe)
     }
 
-    pub fn complete_rate(&self) -> f64 {
-        rate(self.bytes, self.complete)
+    pub fn complete_rate(&self) -> Option<f64> {
+        Some(rate(self.bytes, self.complete?))
     }
 
     /// The part of the I/O time that went into probing.
     pub fn probe_share(&self) -> Option<f64> {
-        Some(self.probe?.seconds / self.complete)
+        Some(self.probe?.seconds / self.complete?)
     }
 }
 
@@ -134,6 +137,10 @@ pub fn run(options: &Options) -> io::Result<Results> {
     if long {
         let checkpoints = options.long;
         reporter.begin(&format!("probing, {checkpoints} checkpoints"));
+        let options = &Options {
+            complete: true,
+            ..options.clone()
+        };
         let sample = measure(options, Case::Probing, runs, checkpoints)?;
         reporter.done(&line(&sample));
         results.long = Some(sample);
@@ -147,11 +154,13 @@ fn line(sample: &Sample) -> String {
         line += &format!("{:.0} MB/s", sample.perceived_rate());
     } else {
         line += &format!(
-            "{:.0} MB/s perceived, {:.0} safe, {:.0} complete",
+            "{:.0} MB/s perceived, {:.0} safe",
             sample.perceived_rate(),
             sample.safe_rate(),
-            sample.complete_rate()
         );
+        if let Some(rate) = sample.complete_rate() {
+            line += &format!(", {rate:.0} complete");
+        }
     }
     for complaint in &sample.complaints {
         line += &format!("\n  forebay said: {complaint}");
@@ -185,7 +194,7 @@ fn measure(options: &Options, case: Case, run: u32, checkpoints: u32) -> io::Res
         bytes: common.size * u64::from(checkpoints),
         perceived: 0.0,
         safe: 0.0,
-        complete: 0.0,
+        complete: (case == Case::Direct || options.complete).then_some(0.0),
         probe: None,
         slow_bytes: 0,
         written_bytes: 0,
@@ -228,11 +237,8 @@ fn direct(
         let paths = place.seen_by(options.writers, &name);
         writers::preset(last(options, &paths), options.common.size)?;
         let clock = writers::write(&job(options, paths), content(sample, n), true)?;
-        for seconds in [
-            &mut sample.perceived,
-            &mut sample.safe,
-            &mut sample.complete,
-        ] {
+        let until = [&mut sample.perceived, &mut sample.safe];
+        for seconds in until.into_iter().chain(&mut sample.complete) {
             *seconds += clock.seconds();
         }
         finish(options, place, &place.client(0).join(&name), n, sample)?;
@@ -263,8 +269,13 @@ fn through(
         let paths = vec![path.clone(); options.writers];
         let Clock { start, end } = writers::write(&job(options, paths), content(sample, n), false)?;
         let safe = daemon.wait_safe()?;
-        daemon.drain()?;
-        sample.complete += start.elapsed().as_secs_f64();
+        match &mut sample.complete {
+            Some(complete) => {
+                daemon.drain()?;
+                *complete += start.elapsed().as_secs_f64();
+            }
+            None => place.unhurt(|| daemon.drain())?,
+        }
         sample.perceived += (end - start).as_secs_f64();
         sample.safe += (safe - start).as_secs_f64();
         finish(options, place, &path, n, sample)?;

@@ -44,9 +44,9 @@ pub const ROWS: [(Case, Until); 7] = [
 /// MB/s of each run.
 pub fn rates(results: &Results, case: Case, until: Until) -> Vec<f64> {
     let of = results.samples.iter().filter(|sample| sample.case == case);
-    of.map(|sample| match until {
-        Until::Perceived => sample.perceived_rate(),
-        Until::Safe => sample.safe_rate(),
+    of.filter_map(|sample| match until {
+        Until::Perceived => Some(sample.perceived_rate()),
+        Until::Safe => Some(sample.safe_rate()),
         Until::Complete => sample.complete_rate(),
     })
     .collect()

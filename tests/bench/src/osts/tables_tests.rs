@@ -14,7 +14,7 @@ fn sample(run: u32, case: Case, seconds: f64) -> probing::Sample {
         bytes: 100_000_000,
         perceived: seconds / 2.0,
         safe: seconds,
-        complete: seconds * 2.0,
+        complete: Some(seconds * 2.0),
         probe,
         slow_bytes: 12,
         written_bytes: 100,
