@@ -28,7 +28,7 @@ mod settings;
 pub use auto::{ProviderError, check, provider, recognise};
 pub use directories::Directories;
 pub use error::OstError;
-pub use fleet::{Fleet, FleetStatus, InFlight, OstState, OstStatus};
+pub use fleet::{Dealt, Fleet, FleetStatus, InFlight, Offer, OstState, OstStatus};
 pub use lustre::Lustre;
 pub use moosefs::MooseFs;
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};

@@ -14,22 +14,23 @@
 //! it writes late is at a place that no record names. When no OST takes a batch its bytes stay in
 //! the log, and the second phase takes them from there.
 
+mod run;
 mod unit;
 
 use super::{Halt, Stopping, blocking, joined};
 use crate::engine::Shared;
 use crate::housekeeping::Targets;
-use crate::ost::{Ost, OstError};
+use crate::ost::{Dealt, OstError};
 use crate::schedule::Scope;
 use crate::trouble::{self, Trouble};
 use layout_index::{ByteRange, DiskFile, File, StoreError, Subfile, Subfiled};
 use parking_lot::Mutex;
+use run::{Pass, Run, Ticket};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use unit::Refused;
 
@@ -41,6 +42,9 @@ const ROUNDS: usize = 4;
 
 /// A writer who is always ahead does not keep the canonical file waiting for ever.
 const PASSES: usize = 8;
+
+/// Looks at the stripes of a growing file in one pass.
+const SCANS: usize = 16;
 
 /// Whether the limit of the drain's rate counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +107,12 @@ struct Batch {
 
 /// A batch that is in a subfile, not yet synced.
 struct Placed {
-    ost: Ost,
+    written: Written,
+    dealt: Dealt,
+    _ticket: Ticket,
+}
+
+struct Written {
     subfile: Arc<Subfile>,
     disk: Arc<dyn DiskFile>,
     units: Vec<Subfiled>,
@@ -118,10 +127,11 @@ enum Step {
     Refused,
     /// It is not in the log any more.
     Superseded,
-    /// So many bytes have left the log.
-    Recorded(u64),
-    /// An OST was lost between a write and its sync.
-    Lost,
+    Synced {
+        subfile: u32,
+        /// Bytes that have left the log; `None` if the OST was lost before the sync.
+        moved: Option<u64>,
+    },
 }
 
 /// The subfile on one OST that units of this file go to. Held over its making: others who need
@@ -162,11 +172,23 @@ impl Mover {
         })
     }
 
-    /// Once over the file as large as it is now.
+    /// Over the file as large as it is now, and again while it grows faster than it is moved.
     async fn pass(self: &Arc<Self>, scope: Scope) -> Result<Pass, Halt> {
+        let mut run = Run::new(self.clone());
+        self.scan(&mut run, scope).await?;
+        let mut scans = 1;
+        while run.settle_one().await? {
+            if scans < SCANS && self.file.in_log() >= run.under_way() + run.enough() {
+                self.scan(&mut run, scope).await?;
+                scans += 1;
+            }
+        }
+        Ok(run.pass())
+    }
+
+    async fn scan(self: &Arc<Self>, run: &mut Run, scope: Scope) -> Result<(), Halt> {
         let stripe = self.shared.settings.read().stripe;
         let end = self.file.stat().map_or(0, |s| s.size);
-        let mut run = Run::new(self.clone());
         let mut batch = Batch::default();
         let mut from = 0;
         while from < end {
@@ -179,7 +201,7 @@ impl Mover {
             let Some(last) = stripes.last() else { break };
             from = last.range.end;
             for one in stripes {
-                if scope == Scope::FullStripes && !one.is_full() {
+                if scope == Scope::FullStripes && !one.is_full() || run.has(one.range) {
                     continue;
                 }
                 if batch.bytes > 0 && batch.bytes + one.bytes > stripe {
@@ -192,30 +214,39 @@ impl Mover {
         if batch.bytes > 0 {
             run.send(batch).await?;
         }
-        run.finish().await
+        Ok(())
     }
 
     fn trouble(&self, op: &str, error: StoreError) -> Halt {
         Halt::Trouble(trouble::store(&self.name, op, error))
     }
 
-    /// Deals a batch until an OST has taken it.
+    /// Writes a batch to the OST it was dealt to, or to another until one has taken it.
     async fn place(
         self: Arc<Self>,
         batch: Batch,
+        dealt: Dealt,
+        ticket: Ticket,
         _permit: OwnedSemaphorePermit,
     ) -> Result<Step, Halt> {
         let fleet = &self.targets.fleet;
         let mut tried = Vec::new();
-        while let Some(ost) = fleet.deal(batch.bytes, &tried) {
+        let mut next = Some(dealt);
+        while let Some(dealt) = next.take().or_else(|| fleet.deal(batch.bytes, &tried)) {
             if self.shared.stopping.load(Ordering::Relaxed) {
                 return Err(Halt::Stopping);
             }
-            tried.push(ost.index);
-            let (mover, batch) = (self.clone(), batch.clone());
+            tried.push(dealt.ost.index);
+            let (mover, batch, ost) = (self.clone(), batch.clone(), dealt.ost.clone());
             let write = tokio::task::spawn_blocking(move || mover.write(&batch, &ost));
             match timeout(fleet.settings().deadline, write).await.map(joined) {
-                Ok(Ok(Ok(Some(placed)))) => return Ok(Step::Placed(placed)),
+                Ok(Ok(Ok(Some(written)))) => {
+                    return Ok(Step::Placed(Placed {
+                        written,
+                        dealt,
+                        _ticket: ticket,
+                    }));
+                }
                 // Unlinked or truncated away meanwhile.
                 Ok(Ok(Ok(None) | Err(Refused::Store(StoreError::Clean)))) => {
                     return Ok(Step::Superseded);
@@ -237,43 +268,16 @@ impl Mover {
         Ok(Step::Refused)
     }
 
-    /// Syncs what the batches wrote, each OST for itself, and tells the log.
-    async fn record(self: Arc<Self>, batches: Vec<Placed>) -> Result<Step, Halt> {
-        let mut by_subfile: HashMap<u32, Vec<Placed>> = HashMap::new();
-        for placed in batches {
-            by_subfile
-                .entry(placed.subfile.no())
-                .or_default()
-                .push(placed);
-        }
-        let mut syncs = JoinSet::new();
-        for (_, placed) in by_subfile {
-            syncs.spawn(self.clone().record_one(placed));
-        }
-        let (mut moved, mut lost) = (0, false);
-        while let Some(synced) = syncs.join_next().await {
-            match joined(synced).map_err(Halt::from)?? {
-                Step::Recorded(bytes) => moved += bytes,
-                _ => lost = true,
-            }
-        }
-        Ok(if lost {
-            Step::Lost
-        } else {
-            Step::Recorded(moved)
-        })
-    }
-
-    async fn record_one(self: Arc<Self>, placed: Vec<Placed>) -> Result<Step, Halt> {
-        let Some(Placed {
-            ost, disk, subfile, ..
-        }) = placed.first()
-        else {
-            return Ok(Step::Recorded(0));
+    /// Syncs what batches wrote to one subfile, and tells the log how much
+    /// of it is there. `None`: the OST was lost before that.
+    async fn record(self: Arc<Self>, placed: Vec<Placed>) -> Result<Option<u64>, Halt> {
+        let Some(Placed { written, dealt, .. }) = placed.first() else {
+            return Ok(Some(0));
         };
         let fleet = &self.targets.fleet;
-        let flight = fleet.begin(ost.index, 0);
-        let (ost, disk, subfile) = (ost.clone(), disk.clone(), subfile.clone());
+        let flight = fleet.begin(dealt.ost.index, 0);
+        let ost = dealt.ost.clone();
+        let (disk, subfile) = (written.disk.clone(), written.subfile.clone());
         let sync = tokio::task::spawn_blocking(move || {
             let synced = subfile
                 .sync(&*disk)
@@ -288,21 +292,21 @@ impl Mover {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => {
                 tracing::warn!(name = %self.name, "{error}");
-                return Ok(Step::Lost);
+                return Ok(None);
             }
             Ok(Err(Stopping)) => return Err(Halt::Stopping),
             Err(_) => {
                 fleet.tick(Instant::now());
-                return Ok(Step::Lost);
+                return Ok(None);
             }
         }
         let mover = self.clone();
         blocking(move || {
             let mut moved = 0;
-            for one in &placed {
+            for Placed { written: one, .. } in &placed {
                 // Another's sync of the same file failed, and may have lost this one's pages.
                 if one.failed_syncs != one.subfile.failed_syncs() {
-                    return Ok(Step::Lost);
+                    return Ok(None);
                 }
                 if mover.shared.abandoned.load(Ordering::Acquire) {
                     break;
@@ -310,103 +314,10 @@ impl Mover {
                 moved += mover.file.subfiled(&one.units)?;
                 mover.shared.meter.record(one.bytes, Instant::now());
             }
-            Ok(Step::Recorded(moved))
+            Ok(Some(moved))
         })
         .await?
         .map_err(|e| self.trouble("recording subfiles of", e))
-    }
-}
-
-/// Batches under way in one pass.
-struct Run {
-    mover: Arc<Mover>,
-    steps: JoinSet<Result<Step, Halt>>,
-    /// Written, not yet synced.
-    placed: Vec<Placed>,
-    bytes: u64,
-    synced: Instant,
-    pass: Pass,
-}
-
-/// How a pass went.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pass {
-    bytes: u64,
-    /// An OST was lost with something that it had not synced: to be done again.
-    lost: bool,
-    /// Nobody takes some of it.
-    refused: bool,
-}
-
-impl Run {
-    fn new(mover: Arc<Mover>) -> Run {
-        Run {
-            mover,
-            steps: JoinSet::new(),
-            placed: Vec::new(),
-            bytes: 0,
-            synced: Instant::now(),
-            pass: Pass::default(),
-        }
-    }
-
-    async fn send(&mut self, batch: Batch) -> Result<(), Halt> {
-        let shared = &self.mover.shared;
-        if self.mover.pace == Pace::Limited {
-            let wait = shared.throttle.take(batch.bytes, Instant::now());
-            if !wait.is_zero() {
-                shared.sleep(wait).await;
-            }
-        }
-        if shared.stopping.load(Ordering::Relaxed) {
-            return Err(Halt::Stopping);
-        }
-        let permits = self.mover.targets.permits.clone();
-        let permit = permits.acquire_owned().await.map_err(|_| Halt::Stopping)?;
-        self.steps.spawn(self.mover.clone().place(batch, permit));
-        while let Some(step) = self.steps.try_join_next() {
-            self.take(joined(step).map_err(Halt::from)??);
-        }
-        let due = {
-            let settings = self.mover.shared.settings.read();
-            self.bytes >= settings.sync_every || self.synced.elapsed() >= settings.sync_after
-        };
-        if due {
-            self.commit();
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, step: Step) {
-        match step {
-            Step::Placed(placed) => {
-                self.bytes += placed.bytes;
-                self.placed.push(placed);
-            }
-            Step::Recorded(bytes) => self.pass.bytes += bytes,
-            Step::Lost => self.pass.lost = true,
-            Step::Refused => self.pass.refused = true,
-            Step::Superseded => {}
-        }
-    }
-
-    fn commit(&mut self) {
-        self.bytes = 0;
-        self.synced = Instant::now();
-        let placed = std::mem::take(&mut self.placed);
-        if !placed.is_empty() {
-            self.steps.spawn(self.mover.clone().record(placed));
-        }
-    }
-
-    async fn finish(mut self) -> Result<Pass, Halt> {
-        while !self.steps.is_empty() || !self.placed.is_empty() {
-            while let Some(step) = self.steps.join_next().await {
-                self.take(joined(step).map_err(Halt::from)??);
-            }
-            self.commit();
-        }
-        Ok(self.pass)
     }
 }
 

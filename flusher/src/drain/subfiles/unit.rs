@@ -1,6 +1,6 @@
 //! One batch: out of the log into a buffer, and from there to a subfile with one write.
 
-use super::{Batch, Mover, Placed};
+use super::{Batch, Mover, Written};
 use crate::housekeeping;
 use crate::ost::{Ost, OstError};
 use crate::stripe::Work;
@@ -71,7 +71,7 @@ impl Layout {
 
 impl Mover {
     /// One batch to one OST. `None`: nothing of it is in the log any more.
-    pub fn write(&self, batch: &Batch, ost: &Ost) -> Result<Option<Placed>, Refused> {
+    pub fn write(&self, batch: &Batch, ost: &Ost) -> Result<Option<Written>, Refused> {
         // Its last name may have gone since the job began.
         if self.file.is_unlinked() {
             return Ok(None);
@@ -115,8 +115,7 @@ impl Mover {
                 unit
             });
             let units: Vec<Subfiled> = units.collect();
-            Ok(Some(Placed {
-                ost: ost.clone(),
+            Ok(Some(Written {
                 bytes: units.iter().map(|u| u.range.len()).sum(),
                 units,
                 subfile,

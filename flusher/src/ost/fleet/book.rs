@@ -17,6 +17,13 @@
 //! quarter since the last choice: often enough to follow, too seldom to flap. OSTs that could not
 //! be measured count as the median of the others. Until the first probe is over, and where none is
 //! wished, all count the same.
+//!
+//! # Busy
+//!
+//! A file system that writes behind takes whatever it is given at once and is slow only when it is
+//! synced; what it was given then is on that OST, however slow it turns out to be. So an OST is
+//! offered no more than it does in a moment, and two units at least, so that it has something to do
+//! while the first is waited for. What comes after is dealt by how each of them answered.
 
 use super::dealer::Dealer;
 use super::status::{OstState, OstStatus};
@@ -26,6 +33,10 @@ use std::time::{Duration, Instant};
 
 /// A bandwidth that moved by this part of itself asks for a new choice.
 const MOVED: f64 = 0.25;
+
+/// Seconds of work that an OST may have before it.
+const AHEAD: f64 = 0.25;
+
 #[derive(Debug)]
 pub(super) struct Book {
     settings: OstSettings,
@@ -254,16 +265,34 @@ impl Book {
         chosen.map(|n| self.targets[*n].ost.clone()).collect()
     }
 
-    /// Where all that are chosen are excepted, a slow one is better than none.
+    /// What was dealt is there, or will never be.
+    pub fn settle(&mut self, ost: u32, bytes: u64) {
+        self.dealer.settle(ost, bytes);
+    }
+
+    /// Those that are dealt to and have enough to do, or `None` if those are all.
+    pub fn busy(&self, bytes: u64) -> Option<Vec<u32>> {
+        let is_busy = |ost: &u32| {
+            let target = self.targets.iter().find(|t| t.ost.index == *ost);
+            let rate = target.and_then(|t| t.traffic.bandwidth());
+            self.dealer.open(*ost) as f64 > (rate.unwrap_or(0.0) * AHEAD).max(bytes as f64)
+        };
+        let busy: Vec<u32> = self.dealer.osts().filter(is_busy).collect();
+        let all = !busy.is_empty() && busy.len() == self.dealer.osts().count();
+        (!all).then_some(busy)
+    }
+
+    /// Where all that are chosen are excepted, a slow one is better than none. To be settled.
     pub fn deal(&mut self, bytes: u64, except: &[u32]) -> Option<Ost> {
         let ost = self.dealer.deal(bytes, except).or_else(|| {
             let known = self.bandwidths();
             let usable = self.targets.iter().zip(&known);
             let others = usable.filter(|(t, _)| !except.contains(&t.ost.index));
             let rates = others.filter_map(|(t, rate)| Some((t.ost.index, (*rate)?)));
-            rates
-                .reduce(|best, other| if other.1 > best.1 { other } else { best })
-                .map(|(ost, _)| ost)
+            let (ost, _) =
+                rates.reduce(|best, other| if other.1 > best.1 { other } else { best })?;
+            self.dealer.note(ost, bytes);
+            Some(ost)
         })?;
         self.target(ost).map(|t| t.ost.clone())
     }

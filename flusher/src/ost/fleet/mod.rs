@@ -47,6 +47,8 @@ use rounds::Rounds;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use target::Trouble;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// How long [`Fleet::start`] waits for the list: with it, data can be dealt from the first moment
 /// on. A file system that does not even answer this is waited for in the background.
@@ -58,6 +60,7 @@ pub struct Fleet {
     settings: OstSettings,
     state: Mutex<State>,
     changed: Condvar,
+    settled: Notify,
 }
 
 #[derive(Debug)]
@@ -80,6 +83,7 @@ impl Fleet {
                 listed: false,
             }),
             changed: Condvar::new(),
+            settled: Notify::new(),
             provider,
             settings,
         });
@@ -123,13 +127,42 @@ impl Fleet {
     }
 
     /// The OST for the next unit of `bytes`, never one of `except`. Dealt over [`Fleet::chosen`]
-    /// in proportion to bandwidth; over all healthy ones in turn until the first probe is over;
+    /// in proportion to bandwidth, but not to one that is still busy with what it was dealt while
+    /// another could have done this unit; over all healthy ones in turn until the first probe is over;
     /// to the fastest of those that were left out if all that are chosen are excepted. `None`: no
     /// OST can be used now.
-    pub fn deal(&self, bytes: u64, except: &[u32]) -> Option<Ost> {
+    pub fn deal(self: &Arc<Self>, bytes: u64, except: &[u32]) -> Option<Dealt> {
         let mut state = self.state.lock();
         state.book.drop_stalled(Instant::now());
-        state.book.deal(bytes, except)
+        let ost = state.book.deal(bytes, except)?;
+        Some(self.dealt(ost, bytes))
+    }
+
+    fn dealt(self: &Arc<Self>, ost: Ost, bytes: u64) -> Dealt {
+        Dealt {
+            ost,
+            bytes,
+            fleet: Arc::downgrade(self),
+        }
+    }
+
+    /// The same, but none that has enough to do already: a unit that waits can still go to whoever
+    /// is ready first.
+    pub fn offer(self: &Arc<Self>, bytes: u64) -> Offer {
+        let mut state = self.state.lock();
+        state.book.drop_stalled(Instant::now());
+        let Some(busy) = state.book.busy(bytes) else {
+            return Offer::Busy;
+        };
+        match state.book.deal(bytes, &busy) {
+            Some(ost) => Offer::Dealt(self.dealt(ost, bytes)),
+            None => Offer::Nobody,
+        }
+    }
+
+    /// Ends when something that was dealt is settled after this call.
+    pub fn settled(&self) -> Notified<'_> {
+        self.settled.notified()
     }
 
     /// An I/O of `bytes` to `ost` begins. It should be one that waits for the OST: a write with
@@ -177,6 +210,37 @@ impl Fleet {
             osts: state.book.status(now),
         }
     }
+}
+
+/// A unit of data that was dealt to an OST. To be kept until the OST has it for good, or nobody
+/// waits for that any more.
+#[derive(Debug)]
+#[must_use = "an OST whose units are forgotten at once is never busy"]
+pub struct Dealt {
+    pub ost: Ost,
+    bytes: u64,
+    fleet: Weak<Fleet>,
+}
+
+impl Drop for Dealt {
+    fn drop(&mut self) {
+        if let Some(fleet) = self.fleet.upgrade() {
+            let mut state = fleet.state.lock();
+            state.book.settle(self.ost.index, self.bytes);
+            drop(state);
+            fleet.settled.notify_waiters();
+        }
+    }
+}
+
+/// Where the next unit may go.
+#[derive(Debug)]
+pub enum Offer {
+    Dealt(Dealt),
+    /// Not yet anywhere: all have enough to do.
+    Busy,
+    /// No OST can be used.
+    Nobody,
 }
 
 /// An I/O that is under way. Dropped without a word on how it ended it counts as nothing.

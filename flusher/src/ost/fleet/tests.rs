@@ -156,8 +156,8 @@ fn real_directories_are_listed_probed_and_dealt_to() {
         assert!(ost.bandwidth.is_some_and(|b| b > 0.0));
         assert_eq!(leftovers(dir.path()), 0);
     }
-    let ost = fleet.deal(1 << 20, &[0, 2]).unwrap();
-    assert_eq!(ost.index, 1);
+    let dealt = fleet.deal(1 << 20, &[0, 2]).unwrap();
+    assert_eq!(dealt.ost.index, 1);
     let io = fleet.begin(1, 1 << 20);
     assert_eq!(fleet.status().osts[1].in_flight, 1 << 20);
     io.done();
@@ -200,7 +200,7 @@ fn data_is_dealt_while_the_first_probe_hangs() {
     assert!(!fleet.wait_ready(Instant::now()));
     assert!(fleet.status().probing);
     let dealt: Vec<u32> = (0..6)
-        .map(|_| fleet.deal(1 << 20, &[]).unwrap().index)
+        .map(|_| fleet.deal(1 << 20, &[]).unwrap().ost.index)
         .collect();
     assert_eq!(dealt, [0, 1, 2, 0, 1, 2]);
     provider.set(|s| s.hang.clear());
@@ -271,7 +271,7 @@ fn a_list_that_hangs_or_fails_is_told_and_asked_for_again() {
     let fleet = Fleet::start(provider.clone(), settings());
     assert!(began.elapsed() < LONG);
     assert!(fleet.status().probing);
-    assert_eq!(fleet.deal(1, &[]), None);
+    assert!(fleet.deal(1, &[]).is_none());
     provider.set(|s| {
         s.list_hangs = false;
         s.list_fails = true;
@@ -300,7 +300,7 @@ fn an_io_in_flight_for_too_long_drops_its_ost_for_the_next_unit() {
     assert_eq!(state(&fleet, 0), OstState::Stalled);
     assert!(!fleet.is_usable(0));
     for _ in 0..4 {
-        assert_eq!(fleet.deal(1 << 20, &[]).unwrap().index, 1);
+        assert_eq!(fleet.deal(1 << 20, &[]).unwrap().ost.index, 1);
     }
     stuck.done();
     eventually("it is used again", || {
@@ -316,8 +316,8 @@ fn an_error_drops_and_a_quota_does_not() {
     let fleet = Fleet::start(provider.clone(), settings());
     assert!(ready(&fleet));
     let error = |errno: i32| {
-        let ost = fleet.deal(1, &[1]).unwrap();
-        OstError::new(&ost, "writing", io::Error::from_raw_os_error(errno))
+        let dealt = fleet.deal(1, &[1]).unwrap();
+        OstError::new(&dealt.ost, "writing", io::Error::from_raw_os_error(errno))
     };
     fleet.begin(0, 1 << 20).failed(&error(libc::EDQUOT));
     assert!(fleet.is_usable(0));
@@ -399,11 +399,11 @@ fn used_by_many_threads_at_once() {
             let fleet = &fleet;
             scope.spawn(move || {
                 for n in 0..500 {
-                    let Some(ost) = fleet.deal(1 << 20, &[]) else {
+                    let Some(dealt) = fleet.deal(1 << 20, &[]) else {
                         fleet.tick(Instant::now());
                         continue;
                     };
-                    let io = fleet.begin(ost.index, 1 << 20);
+                    let io = fleet.begin(dealt.ost.index, 1 << 20);
                     match (thread + n) % 100 {
                         0 => io.failed_with(Some(libc::EIO), "broken".into()),
                         1 => drop(io),
@@ -424,4 +424,37 @@ fn used_by_many_threads_at_once() {
     let status = fleet.status();
     assert!(status.osts.iter().all(|o| o.in_flight == 0));
     assert!(status.osts.iter().map(|o| o.written).sum::<u64>() > 0);
+}
+
+/// No OST is given more than it does in a moment, and two units at least. A unit that waits goes to
+/// whoever is ready first.
+#[test]
+fn an_ost_with_enough_to_do_is_offered_nothing_more() {
+    let dirs = dirs(2);
+    let fleet = Fleet::start(Scripted::new(&dirs, Script::default()), settings());
+    assert!(ready(&fleet));
+    // Far more than a directory takes in a moment.
+    const HUGE: u64 = 1 << 50;
+    let mut dealt = Vec::new();
+    while let Offer::Dealt(one) = fleet.offer(HUGE) {
+        dealt.push(one);
+    }
+    let of = |ost| dealt.iter().filter(|d| d.ost.index == ost).count();
+    assert_eq!((of(0), of(1)), (2, 2));
+    assert!(matches!(fleet.offer(HUGE), Offer::Busy));
+    // An unwilling one is not better than waiting, unless somebody has to take it at once.
+    assert!(fleet.deal(HUGE, &[]).is_some());
+
+    let at = dealt.iter().position(|d| d.ost.index == 1).unwrap();
+    let mut settled = std::pin::pin!(fleet.settled());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(settled.as_mut().poll(&mut context).is_pending());
+    drop(dealt.swap_remove(at));
+    assert!(settled.poll(&mut context).is_ready());
+    let Offer::Dealt(next) = fleet.offer(HUGE) else {
+        panic!("one is settled, so there is room");
+    };
+    assert_eq!(next.ost.index, 1);
+    let nobody = Fleet::start(Scripted::new(&[], Script::default()), settings());
+    assert!(matches!(nobody.offer(1), Offer::Nobody));
 }

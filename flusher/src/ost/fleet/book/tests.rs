@@ -69,9 +69,12 @@ fn fail(book: &mut Book, ost: u32, errno: i32, now: Instant) {
 }
 
 fn deals(book: &mut Book, units: usize) -> Vec<u32> {
-    (0..units)
-        .map(|_| book.deal(MIB, &[]).unwrap().index)
-        .collect()
+    let mut one = || {
+        let ost = book.deal(MIB, &[]).unwrap().index;
+        book.settle(ost, MIB);
+        ost
+    };
+    (0..units).map(|_| one()).collect()
 }
 
 fn count(dealt: &[u32], ost: u32) -> usize {

@@ -15,9 +15,14 @@ fn numbered(weights: &[f64]) -> Vec<(u32, f64)> {
 }
 
 fn deal(dealer: &mut Dealer, units: usize) -> Vec<u32> {
-    (0..units)
-        .map(|_| dealer.deal(UNIT, &[]).unwrap())
-        .collect()
+    (0..units).map(|_| at_once(dealer, UNIT, &[])).collect()
+}
+
+/// A unit that its OST does at once.
+fn at_once(dealer: &mut Dealer, bytes: u64, except: &[u32]) -> u32 {
+    let ost = dealer.deal(bytes, except).unwrap();
+    dealer.settle(ost, bytes);
+    ost
 }
 
 #[test]
@@ -41,7 +46,7 @@ fn sizes_even_out() {
     let mut had = [0_u64; 2];
     for n in 0..1000 {
         let bytes = if n % 3 == 0 { 8 * UNIT } else { UNIT };
-        had[dealer.deal(bytes, &[]).unwrap() as usize] += bytes;
+        had[at_once(&mut dealer, bytes, &[]) as usize] += bytes;
     }
     assert!(had[0].abs_diff(had[1]) <= 16 * UNIT, "{had:?}");
 }
@@ -50,10 +55,49 @@ fn sizes_even_out() {
 fn one_that_was_excepted_is_not_flooded_afterwards() {
     let mut dealer = dealer(&[1.0, 1.0]);
     for _ in 0..100 {
-        assert_eq!(dealer.deal(UNIT, &[0]), Some(1));
+        assert_eq!(at_once(&mut dealer, UNIT, &[0]), 1);
     }
     let dealt = deal(&mut dealer, 10);
     assert_eq!(dealt.iter().filter(|o| **o == 0).count(), 5, "{dealt:?}");
+}
+
+/// Three that count as equal, and one of them does nothing: the others get what comes.
+#[test]
+fn whoever_answers_gets_more() {
+    let mut dealer = dealer(&[1.0; 3]);
+    let mut had = [0_u64; 3];
+    for _ in 0..100 {
+        let ost = dealer.deal(UNIT, &[]).unwrap();
+        had[ost as usize] += 1;
+        if ost != 0 {
+            dealer.settle(ost, UNIT);
+        }
+    }
+    assert!(had[0] <= 2 && had[1].abs_diff(had[2]) <= 2, "{had:?}");
+    assert_eq!(dealer.open(0), had[0] * UNIT);
+}
+
+/// One that is taken for twice as fast as it is ends with the others all the same.
+#[test]
+fn a_wrong_belief_is_made_up_for() {
+    let mut left = 400;
+    let mut dealer = dealer(&[2.0, 1.0, 1.0, 1.0]);
+    let mut queues = [0_u32; 4];
+    let mut done = [0; 4];
+    let mut steps = 0;
+    while left > 0 || queues.iter().any(|q| *q > 0) {
+        while left > 0 && queues.iter().sum::<u32>() < 12 {
+            queues[dealer.deal(UNIT, &[]).unwrap() as usize] += 1;
+            left -= 1;
+        }
+        for (ost, queue) in queues.iter_mut().enumerate().filter(|(_, q)| **q > 0) {
+            *queue -= 1;
+            done[ost] += 1;
+            dealer.settle(ost as u32, UNIT);
+        }
+        steps += 1;
+    }
+    assert!(steps <= 106, "{steps} steps for 100 units each: {done:?}");
 }
 
 #[test]
@@ -96,7 +140,7 @@ proptest! {
         let total: f64 = weights.iter().sum();
         let mut had: HashMap<u32, f64> = HashMap::new();
         for t in 1..=units {
-            *had.entry(dealer.deal(UNIT, &[]).unwrap()).or_default() += 1.0;
+            *had.entry(at_once(&mut dealer, UNIT, &[])).or_default() += 1.0;
             for (ost, weight) in numbered(&weights) {
                 let due = t as f64 * weight / total;
                 let got = had.get(&ost).copied().unwrap_or(0.0);
