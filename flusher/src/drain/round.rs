@@ -117,6 +117,10 @@ async fn current_term(
     Ok(highest.map(|(term, _)| term))
 }
 
+fn unit_done(done: Result<Result<(), Trouble>, tokio::task::JoinError>) -> Result<(), Halt> {
+    joined(done)?.map_err(Halt::Trouble)
+}
+
 struct Job {
     shared: Arc<Shared>,
     file: Arc<File>,
@@ -189,81 +193,129 @@ impl Job {
             .map_err(|e| self.directory(&e))
     }
 
-    /// Takes domains until none is to be had.
+    /// Takes domains until none is to be had, one after the other: the rest is for the others who
+    /// have a part in the file. Within a domain units go side by side.
     async fn domains(
         self: Arc<Self>,
         plan: Arc<RoundPlan>,
         covered: Arc<View>,
     ) -> Result<(), Halt> {
-        let mut running = JoinSet::new();
         for domain in 0..plan.domains {
             if self.shared.stopping.load(Ordering::Acquire) {
                 return Err(Halt::Stopping);
             }
-            let permit = self.shared.permits.clone().acquire_owned().await;
-            let permit = permit.map_err(|_| Halt::Stopping)?;
-            let (job, plan, covered) = (self.clone(), plan.clone(), covered.clone());
-            running.spawn_blocking(move || {
-                let done = job.domain(&plan, &covered, domain);
-                drop(permit);
-                done
-            });
-        }
-        let mut first = None;
-        while let Some(done) = running.join_next().await {
-            if let Err(trouble) = joined(done)? {
-                first.get_or_insert(trouble);
-            }
-        }
-        match first {
-            Some(trouble) => Err(Halt::Trouble(trouble)),
-            None => Ok(()),
-        }
-    }
-
-    fn domain(&self, plan: &RoundPlan, covered: &View, domain: u32) -> Result<(), Trouble> {
-        let Some(commons) = self.commons() else {
-            return Ok(());
-        };
-        let id = self.file.id();
-        let taken = commons
-            .take_domain(id, plan.term, domain)
-            .map_err(|e| self.directory(&e))?;
-        let Some(attempt) = taken else {
-            return Ok(());
-        };
-        match self.write_domain(plan, covered, domain) {
-            // A mark that comes late would let the next round begin beside the next try.
-            Ok(()) if !commons.does(id, plan.term, domain) => Err(lapsed(&self.name)),
-            Ok(()) => commons
-                .domain_done(id, plan.term, domain)
-                .map_err(|e| self.directory(&e)),
-            Err(trouble) => {
-                if let Err(error) = commons.give_up_domain(id, plan.term, domain, attempt) {
-                    tracing::warn!(file = %id, %error, "a domain is free again when this node's lease is over");
+            let (job, term) = (self.clone(), plan.term);
+            let taken = blocking(move || job.take_domain(term, domain)).await?;
+            let Some(attempt) = taken.map_err(Halt::Trouble)? else {
+                continue;
+            };
+            let written = self.write_domain(&plan, &covered, domain).await;
+            let job = self.clone();
+            let failed = written.is_err();
+            let marked = blocking(move || match failed {
+                true => {
+                    job.give_up_domain(term, domain, attempt);
+                    Ok(())
                 }
-                Err(trouble)
-            }
+                false => job.mark_domain(term, domain),
+            })
+            .await?;
+            written?;
+            marked.map_err(Halt::Trouble)?;
+        }
+        Ok(())
+    }
+
+    fn take_domain(&self, term: u64, domain: u32) -> Result<Option<u32>, Trouble> {
+        match self.commons() {
+            Some(commons) => commons
+                .take_domain(self.file.id(), term, domain)
+                .map_err(|e| self.directory(&e)),
+            None => Ok(None),
         }
     }
 
-    fn write_domain(&self, plan: &RoundPlan, covered: &View, domain: u32) -> Result<(), Trouble> {
+    /// All of it is in the canonical file, and synced.
+    fn mark_domain(&self, term: u64, domain: u32) -> Result<(), Trouble> {
+        let id = self.file.id();
+        // A mark that comes late would let the next round begin beside the next try.
+        match self.commons().filter(|c| c.does(id, term, domain)) {
+            Some(commons) => commons
+                .domain_done(id, term, domain)
+                .map_err(|e| self.directory(&e)),
+            None => Err(lapsed(&self.name)),
+        }
+    }
+
+    fn give_up_domain(&self, term: u64, domain: u32, attempt: u32) {
+        let id = self.file.id();
+        if let Some(commons) = self.commons()
+            && let Err(error) = commons.give_up_domain(id, term, domain, attempt)
+        {
+            tracing::warn!(file = %id, %error, "a domain is free again when this node's lease is over");
+        }
+    }
+
+    /// Nothing is under way any more when this ends, however it ends.
+    async fn write_domain(
+        self: &Arc<Self>,
+        plan: &Arc<RoundPlan>,
+        covered: &Arc<View>,
+        domain: u32,
+    ) -> Result<(), Halt> {
+        let mut running = JoinSet::new();
+        let sent = self.send_units(plan, covered, domain, &mut running).await;
+        let mut first = sent.err();
+        while let Some(done) = running.join_next().await {
+            if let Err(halt) = unit_done(done) {
+                first.get_or_insert(halt);
+            }
+        }
+        if let Some(halt) = first {
+            return Err(halt);
+        }
+        let job = self.clone();
+        blocking(move || {
+            let synced = job.canonical.sync();
+            synced.map_err(|e| trouble::canonical(&job.name, "syncing", &e))
+        })
+        .await?
+        .map_err(Halt::Trouble)
+    }
+
+    async fn send_units(
+        self: &Arc<Self>,
+        plan: &Arc<RoundPlan>,
+        covered: &Arc<View>,
+        domain: u32,
+        running: &mut JoinSet<Result<(), Trouble>>,
+    ) -> Result<(), Halt> {
         let domains = Domains::of(plan.unit, plan.domains);
         let mut from = 0;
         loop {
-            let units = covered.ranges(plan.unit, from, WINDOW);
-            let Some(last) = units.last() else { break };
+            let view = covered.clone();
+            let unit = plan.unit;
+            let units = blocking(move || view.ranges(unit, from, WINDOW)).await?;
+            let Some(last) = units.last() else {
+                return Ok(());
+            };
             from = last.end;
-            for unit in units {
-                let within = unit.intersect(&ByteRange::new(0, plan.size));
-                if let Some(unit) = within.filter(|u| domains.domain_of(u.start) == domain) {
-                    self.write_unit(plan, covered, domain, unit)?;
+            let within = |unit: ByteRange| unit.intersect(&ByteRange::new(0, plan.size));
+            let units = units.into_iter().filter_map(within);
+            for range in units.filter(|u| domains.domain_of(u.start) == domain) {
+                let permit = self.shared.permits.clone().acquire_owned().await;
+                let permit = permit.map_err(|_| Halt::Stopping)?;
+                let (job, plan, covered) = (self.clone(), plan.clone(), covered.clone());
+                running.spawn_blocking(move || {
+                    let written = job.write_unit(&plan, &covered, domain, range);
+                    drop(permit);
+                    written
+                });
+                while let Some(done) = running.try_join_next() {
+                    unit_done(done)?;
                 }
             }
         }
-        self.canonical
-            .sync()
-            .map_err(|e| trouble::canonical(&self.name, "syncing", &e))
     }
 
     fn write_unit(
