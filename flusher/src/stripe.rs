@@ -22,6 +22,9 @@ mod tests;
 /// More separate runs than this in one stripe are written as one read-modify-write.
 const MAX_RUNS: usize = 8;
 
+/// Of file systems.
+const BLOCK: u64 = 4096;
+
 /// Direct I/O and the page cache both like buffers that start on a page.
 const ALIGN: usize = 4096;
 
@@ -102,6 +105,24 @@ impl Work {
             span: None,
             ..Work::of(pieces)
         }
+    }
+
+    /// What is read around anyway is read as far as the file system's own blocks reach, or to the
+    /// ends of the stripe if most of that is written: nobody below has to read a block again to change
+    /// a part of it. Never beyond the file's end: a truncate that comes meanwhile cuts the
+    /// canonical file after this.
+    pub fn aligned(mut self, stripe: ByteRange, size: u64) -> Work {
+        if let Some(span) = &mut self.span {
+            let wide = match span.len() > stripe.len() / 2 {
+                true => stripe,
+                false => ByteRange::new(
+                    (span.start / BLOCK * BLOCK).max(stripe.start),
+                    span.end.next_multiple_of(BLOCK).min(stripe.end),
+                ),
+            };
+            *span = ByteRange::new(wide.start, wide.end.min(size).max(span.end));
+        }
+        self
     }
 
     fn plan(pieces: impl Iterator<Item = (ByteRange, Kind)>) -> Work {

@@ -20,6 +20,7 @@ struct Interest {
     file: Arc<File>,
     /// Whoever published it.
     all: bool,
+    way: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Together {
@@ -36,8 +37,20 @@ impl Together {
         let interest = files.entry(file.id()).or_insert(Interest {
             file: file.clone(),
             all,
+            way: Arc::default(),
         });
         interest.all |= all;
+    }
+
+    /// The file's bytes leave the log one way at a time: whoever comes second waits, and finds that
+    /// there is little left to do. Without this both would move the same bytes; no more than that
+    /// depends on it.
+    pub async fn way(&self, file: &Arc<File>) -> tokio::sync::OwnedMutexGuard<()> {
+        let way = match self.files.lock().get(&file.id()) {
+            Some(interest) => interest.way.clone(),
+            None => Arc::default(),
+        };
+        way.lock_owned().await
     }
 
     /// Forgets the file, if there is nothing more to do with it. True if so.

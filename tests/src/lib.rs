@@ -20,6 +20,7 @@ pub mod prereq;
 pub mod rng;
 pub mod status;
 pub mod sys;
+pub mod tree;
 pub mod users;
 pub mod wait;
 pub mod watchdog;

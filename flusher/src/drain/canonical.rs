@@ -348,9 +348,10 @@ fn move_stripe(
             .snapshot(&guard)
             .map_err(Problem::from)
             .and_then(|snapshot| {
+                let size = file.stat().map_or(0, |s| s.size);
                 let work = match shared.together {
                     Some(_) => Work::exactly(&snapshot.pieces),
-                    None => Work::of(&snapshot.pieces),
+                    None => Work::of(&snapshot.pieces).aligned(snapshot.range, size),
                 };
                 let in_log = |p: &Piece| matches!(p.source, Source::Log(_));
                 if work.is_empty() || leave_log && snapshot.pieces.iter().any(in_log) {

@@ -20,7 +20,7 @@ use crate::engine::Shared;
 use crate::stripe::{self, Work};
 use crate::trouble::{self, Trouble};
 use layout_index::layout::{Base, MAX_DOMAINS, Plan as RoundPlan, View};
-use layout_index::{ByteRange, DiskFile, File, Plan, Timestamp};
+use layout_index::{ByteRange, DiskFile, File, Piece, Plan, Timestamp};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -119,6 +119,13 @@ async fn current_term(
 
 fn unit_done(done: Result<Result<(), Trouble>, tokio::task::JoinError>) -> Result<(), Halt> {
     joined(done)?.map_err(Halt::Trouble)
+}
+
+/// What is published of one unit of the file.
+struct Unit {
+    range: ByteRange,
+    pieces: Vec<Piece>,
+    work: Work,
 }
 
 struct Job {
@@ -303,11 +310,25 @@ impl Job {
             let within = |unit: ByteRange| unit.intersect(&ByteRange::new(0, plan.size));
             let units = units.into_iter().filter_map(within);
             for range in units.filter(|u| domains.domain_of(u.start) == domain) {
+                let pieces = self.file.published_pieces(covered, range);
+                let work = Work::exactly(&pieces);
+                if work.is_empty() {
+                    continue;
+                }
+                self.shared.pace(self.file.id(), work.bytes()).await;
                 let permit = self.shared.permits.clone().acquire_owned().await;
                 let permit = permit.map_err(|_| Halt::Stopping)?;
-                let (job, plan, covered) = (self.clone(), plan.clone(), covered.clone());
+                if self.shared.stopping.load(Ordering::Acquire) {
+                    return Err(Halt::Stopping);
+                }
+                let (job, term) = (self.clone(), plan.term);
+                let unit = Unit {
+                    range,
+                    pieces,
+                    work,
+                };
                 running.spawn_blocking(move || {
-                    let written = job.write_unit(&plan, &covered, domain, range);
+                    let written = job.write_unit(term, domain, &unit);
                     drop(permit);
                     written
                 });
@@ -318,26 +339,16 @@ impl Job {
         }
     }
 
-    fn write_unit(
-        &self,
-        plan: &RoundPlan,
-        covered: &View,
-        domain: u32,
-        range: ByteRange,
-    ) -> Result<(), Trouble> {
-        let pieces = self.file.published_pieces(covered, range);
-        let work = Work::exactly(&pieces);
-        if work.is_empty() {
-            return Ok(());
-        }
-        let wait = self.shared.throttle.take(work.bytes(), Instant::now());
-        if !wait.is_zero() {
-            std::thread::sleep(wait);
-        }
+    fn write_unit(&self, term: u64, domain: u32, unit: &Unit) -> Result<(), Trouble> {
+        let Unit {
+            range,
+            pieces,
+            work,
+        } = unit;
         let verify = self.shared.settings.read().verify;
-        let _guard = self.file.lock_canonical(range);
+        let _guard = self.file.lock_canonical(*range);
         let gate = {
-            let (shared, id, term) = (self.shared.clone(), self.file.id(), plan.term);
+            let (shared, id) = (self.shared.clone(), self.file.id());
             Gated::new(self.canonical.clone(), move || {
                 let together = shared.together.as_ref();
                 together.is_some_and(|t| t.peers.commons().does(id, term, domain))
@@ -346,7 +357,7 @@ impl Job {
         self.shared
             .buffers
             .with(|buffer| {
-                stripe::write(range, &work, &gate, buffer, verify, |run, buf| {
+                stripe::write(*range, work, &gate, buffer, verify, |run, buf| {
                     let plan = Plan {
                         range: run.range,
                         size: run.range.end,
@@ -355,7 +366,7 @@ impl Job {
                     self.file.read(&plan, buf, None)
                 })
             })
-            .map_err(|problem| trouble::stripe(&self.name, range, problem))?;
+            .map_err(|problem| trouble::stripe(&self.name, *range, problem))?;
         self.shared.meter.record(work.bytes(), Instant::now());
         Ok(())
     }

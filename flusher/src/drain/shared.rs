@@ -110,6 +110,8 @@ async fn step(
 ) -> Result<Outcome, Halt> {
     let name = trouble::name_of(file);
     let peers = &together.peers;
+    // Before the term: who has the way may need that.
+    let way = together.way(file).await;
     let held = take_term(peers, file, &name).await?;
     if !look(shared, file, &name).await? {
         return discard(shared, together, file, &name).await;
@@ -128,11 +130,12 @@ async fn step(
                 return Ok(outcome);
             }
         }
-        publish(shared, file, scope, Pace::Limited).await?;
+        publish_on(shared, together, file, scope, Pace::Limited).await?;
     } else if peers.owes(file) {
         let promises = peers.promises(file);
         keep(peers, file, &name, promises).await?;
     }
+    drop(way);
     let round = round::go(shared, file, &name, held.clone()).await?;
     reclaim(peers, file, &name).await?;
     if held.is_none() && !peers.has_part(file) {
@@ -233,6 +236,19 @@ pub(crate) async fn publish(
         return Ok(());
     };
     together.add(file, false);
+    let _hurry = (pace == Pace::Full).then(|| shared.hurry(file.id()));
+    let _way = together.way(file).await;
+    publish_on(shared, together, file, scope, pace).await
+}
+
+/// The same for who has the way.
+async fn publish_on(
+    shared: &Arc<Shared>,
+    together: &Together,
+    file: &Arc<File>,
+    scope: Scope,
+    pace: Pace,
+) -> Result<(), Halt> {
     let name = trouble::name_of(file);
     for _ in 0..PASSES {
         let mut moved = Moved::Out;
@@ -285,7 +301,6 @@ async fn straight(
     file: &Arc<File>,
     name: &Arc<str>,
 ) -> Result<bool, Halt> {
-    let _hurry = shared.hurry(file.id());
     let deadline = Instant::now() + shared.patience();
     while Instant::now() < deadline && !file.is_clean() {
         // A job of this file may be at it, and goes on as fast as it can now.

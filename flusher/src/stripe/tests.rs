@@ -295,3 +295,35 @@ fn buffers_start_on_a_page_and_are_used_again() {
     }
     assert_eq!(buffers.0.lock().len(), 1);
 }
+
+/// Many small runs are one write, of whole blocks or of the whole stripe, and never make the file
+/// longer.
+#[test]
+fn what_is_read_around_reaches_as_far_as_blocks_do() {
+    let stripe = ByteRange::new(1 << 20, 2 << 20);
+    let of = |every: u64| {
+        let runs = (0..20).map(|n| stripe.start + 5000 + n * every);
+        let pieces = runs.map(|at| (ByteRange::new(at, at + 10), Kind::Data));
+        Work::plan(pieces)
+    };
+    let span = |work: Work, size| work.aligned(stripe, size).span.unwrap();
+    let block = |n: u64| stripe.start + n * 4096;
+    // From 5000 to 5000 + 19 * 100 + 10.
+    assert_eq!(span(of(100), 1 << 30), ByteRange::new(block(1), block(2)));
+    assert_eq!(
+        span(of(100), block(1) + 3000),
+        ByteRange::new(block(1), block(1) + 3000)
+    );
+    assert_eq!(span(of(40_000), 1 << 30), stripe);
+    assert_eq!(
+        span(of(40_000), stripe.end - 7),
+        ByteRange::new(stripe.start, stripe.end - 7)
+    );
+    // A size from before the last write.
+    assert_eq!(
+        span(of(40_000), 0).end,
+        stripe.start + 5000 + 19 * 40_000 + 10
+    );
+    let few = Work::plan([(stripe, Kind::Data)].into_iter());
+    assert_eq!(few.aligned(stripe, 1 << 30).span, None);
+}

@@ -98,10 +98,7 @@ impl Run {
     pub async fn send(&mut self, batch: Batch) -> Result<(), Halt> {
         let shared = self.mover.shared.clone();
         if self.mover.pace == Pace::Limited {
-            let wait = shared.throttle.take(batch.bytes, Instant::now());
-            if !wait.is_zero() {
-                shared.sleep(wait).await;
-            }
+            self.keep_to_the_pace(batch.bytes).await?;
         }
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Halt::Stopping);
@@ -121,6 +118,23 @@ impl Run {
             self.commit();
         }
         Ok(())
+    }
+
+    /// Waits for the rate limit. What is written is synced meanwhile: others wait for these OSTs.
+    async fn keep_to_the_pace(&mut self, bytes: u64) -> Result<(), Halt> {
+        let shared = self.mover.shared.clone();
+        let paced = shared.pace(self.mover.file.id(), bytes);
+        tokio::pin!(paced);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut paced => return Ok(()),
+                any = self.settle_one() => if !any? {
+                    paced.await;
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Waits until an OST has time for so much. `None`: there is no OST.

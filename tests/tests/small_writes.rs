@@ -1,0 +1,120 @@
+//! Small writes, as a library for scientific data makes them: headers and indices of a few bytes,
+//! unaligned, rewritten all the time, with the size set anew after each of them.
+//!
+//! The simulated file system counts what reaches it, so nothing here is decided by a clock.
+
+mod nodes_pair;
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get};
+use forebay_tests::rng::Rng;
+use nodes_pair::{MIB, Shared};
+use pfs_sim::{Sim, Tally};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+const STRIPES: usize = 6;
+
+/// Where the headers are: within the first stripe.
+const HEADERS: usize = 600 << 10;
+const ROUNDS: u64 = 400;
+
+fn shared() -> Shared {
+    let builder = Sim::builder().osts(2).bandwidth("500M").stripe("1M", 2);
+    Shared::simulated(builder)
+}
+
+/// Writes the file, and what it then has. Data in whole stripes, and between them headers: a
+/// superblock that changes every time, and parts of an index anywhere in the first stripe.
+fn write(file: &File, seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut want = vec![0; STRIPES * MIB];
+    let mut put = |at: usize, bytes: &[u8]| {
+        want[at..at + bytes.len()].copy_from_slice(bytes);
+        file.write_all_at(bytes, at as u64).expect("write");
+    };
+    for stripe in 1..STRIPES {
+        put(stripe * MIB, &rng.bytes(MIB));
+        for _ in 0..ROUNDS / STRIPES as u64 {
+            put(0, &rng.bytes(96));
+            let len = 8 + rng.below(536) as usize;
+            let at = 96 + rng.below((HEADERS - 96 - len) as u64) as usize;
+            put(at, &rng.bytes(len));
+            let end = (stripe + 1) * MIB;
+            file.set_len(end as u64).expect("set the size");
+        }
+    }
+    want
+}
+
+fn tally(shared: &Shared) -> Tally {
+    let counters = shared.sim().counters().expect("read the counters");
+    counters.total
+}
+
+fn start(shared: &Shared, nodes: &str, drain: Drain) -> Bay {
+    let mut bay = shared.node("writer", drain);
+    bay.set("nodes", nodes).set("stripe", "1MiB");
+    bay.start();
+    shared.sim().reset_counters().expect("reset the counters");
+    bay
+}
+
+/// S6.5: "Small writes are merged": no request reaches the file system while the job writes and sets
+/// sizes, and then each stripe is written once, whole.
+#[test]
+fn headers_are_drained_once_and_aligned() {
+    let shared = shared();
+    let mut bay = start(&shared, "one", Drain::OnClose);
+    let file = File::create(bay.path("f.h5")).expect("create");
+    let want = write(&file, 1);
+    assert_eq!(tally(&shared).requests, 0, "while the job writes");
+    drop(file);
+    bay.drain();
+    let seen = tally(&shared);
+    assert_same("canonical", &get(shared.canonical("f.h5")), &want);
+    assert_eq!(seen.bytes_written, (STRIPES * MIB) as u64, "{seen:?}");
+    assert_eq!(seen.unaligned_writes, 0, "{seen:?}");
+    assert_eq!(seen.read_modify_writes, 0, "{seen:?}");
+    bay.umount();
+}
+
+/// The same where other nodes may write the file past their stores: nothing is read around, so headers
+/// are written as they are, each byte once.
+#[test]
+fn with_many_nodes_each_byte_is_drained_once() {
+    let shared = shared();
+    let mut bay = start(&shared, "many", Drain::OnClose);
+    let file = File::create(bay.path("f.h5")).expect("create");
+    let want = write(&file, 2);
+    assert_eq!(tally(&shared).requests, 0, "while the job writes");
+    drop(file);
+    bay.drain();
+    let seen = tally(&shared);
+    assert_same("canonical", &get(shared.canonical("f.h5")), &want);
+    // And what nodes tell each other.
+    let most = (STRIPES * MIB + (256 << 10)) as u64;
+    assert!(seen.bytes_written <= most, "{seen:?}");
+    bay.umount();
+}
+
+/// While the file stays open, whole stripes leave the store and headers do not: what is rewritten
+/// again and again is not drained again and again.
+#[test]
+fn headers_wait_for_the_close() {
+    let shared = shared();
+    let mut bay = start(&shared, "one", Drain::Immediate);
+    let file = File::create(bay.path("f.h5")).expect("create");
+    let want = write(&file, 3);
+    nodes_pair::until("the whole stripes are drained", || {
+        tally(&shared).bytes_written >= ((STRIPES - 1) * MIB) as u64
+    });
+    write(&file, 3);
+    drop(file);
+    bay.drain();
+    let seen = tally(&shared);
+    assert_same("canonical", &get(shared.canonical("f.h5")), &want);
+    // The data twice, for it was written twice; the headers once.
+    let most = (2 * (STRIPES - 1) * MIB + MIB) as u64;
+    assert!(seen.bytes_written <= most, "{seen:?}");
+    bay.umount();
+}
