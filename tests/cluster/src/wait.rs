@@ -1,6 +1,5 @@
 //! Waiting for a condition, never for a length of time.
 
-use crate::failure::{Failure, Result};
 use std::time::{Duration, Instant};
 
 /// Bounds a hang; it says nothing about how fast something should be.
@@ -20,10 +19,4 @@ pub fn poll<T>(limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     }
-}
-
-/// As [`poll`], with a sentence for those who waited in vain.
-pub fn until<T>(what: &str, limit: Duration, probe: impl FnMut() -> Option<T>) -> Result<T> {
-    poll(limit, probe)
-        .ok_or_else(|| Failure::failed(format!("waited {limit:?} in vain for this: {what}")))
 }
