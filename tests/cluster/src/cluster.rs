@@ -26,7 +26,7 @@ pub struct Cluster {
     limit: Duration,
     down: bool,
     /// Goes after the nodes.
-    _root: Option<TempDir>,
+    root: Option<TempDir>,
 }
 
 impl Cluster {
@@ -42,7 +42,7 @@ impl Cluster {
             ties,
             limit: Duration::from_secs(120),
             down: false,
-            _root: root,
+            root,
         })
     }
 
@@ -218,6 +218,10 @@ impl Drop for Cluster {
         }
         if let Err(failure) = self.take_down(true) {
             eprintln!("the cluster in {}: {failure}", self.place.display());
+            // Without its state nobody could end what is left.
+            if let Some(root) = &mut self.root {
+                root.disable_cleanup(true);
+            }
         }
     }
 }

@@ -82,6 +82,13 @@ pub fn start(program: &Path, place: &Place, name: &str, own_network: bool) -> Re
         process: Process::of(pid).map_err(cannot)?,
         namespace: process::namespace_of(pid).map_err(cannot)?,
     };
+    // Everything in a node's namespace is ended with it one day: it must not be this one.
+    let here = process::namespace_of(std::process::id() as i32).map_err(cannot)?;
+    if name != SWITCH && keeper.namespace == here {
+        return Err(Failure::failed(format!(
+            "node {name} has no mount namespace of its own; does the kernel have them?"
+        )));
+    }
     Ok(Started {
         keeper,
         child,
