@@ -30,7 +30,7 @@ fi
 
 work=$(mktemp -d "${DEMO_DIR:-/var/tmp}/forebay-demo.XXXXXX")
 scratch=$work/scratch
-export FOREBAY_CLUSTER=$work/cluster
+export FOREBAY_CLUSTER=$work/cluster FOREBAY_BIN=$FOREBAY
 
 clean_up() {
     trap '' INT TERM
@@ -61,7 +61,7 @@ mb() { awk -v b="$1" 'BEGIN { printf "%.0f MB", b / 1e6 }'; }
 # up RATE: stores, backing and four targets are directories of $work; RATE 0 is no limit. Draining on
 # close keeps the two bandwidths of the result apart.
 up() {
-    show "$CLUSTER" up $NODES --backing "$scratch" --network host --forebay "$FOREBAY" -- \
+    show "$CLUSTER" up $NODES --backing "$scratch" --network host -- \
         --drain on-close --drain-rate $(($1 / NODES)) \
         --ost "$work/ost0" --ost "$work/ost1" --ost "$work/ost2" --ost "$work/ost3"
 }
@@ -120,11 +120,12 @@ awk -v total="$TOTAL" -v direct="$direct_seconds" -v absorb="$absorb_seconds" -v
     row = "  %-46s %7.0f MB/s  %7.2f s\n"
     printf row, "absorb bandwidth (what the job sees)", rate / 1e6, absorb
     printf row, "bare directory, with fsync", total / direct / 1e6, direct
-    printf row, sprintf("drain bandwidth, held at %.0f MB/s", limit / 1e6), total / limited / 1e6, limited
+    printf row, sprintf("drain bandwidth, writes held at %.0f MB/s", limit / 1e6), total / limited / 1e6, limited
     printf row, "drain bandwidth, no limit (synced, nodes down)", total / free / 1e6, free
     more = "  %-46s %7.1f x\n"
-    printf more, sprintf("perceived speed-up, below at %.0f MB/s", limit / 1e6), limited / absorb
+    printf more, sprintf("perceived speed-up, below at %.0f MB/s", limit / 1e6), total / limit / absorb
     printf more, "perceived speed-up, bare directory of this disk", direct / absorb
 }'
-echo "  (the first compares the job's wait with that for the held drain, which stands for a busy file"
-echo "  system below; the second with this machine's own disk, which both stores and the backing share here)"
+echo "  (the drain writes each byte twice, because both nodes wrote the file: to a target, then to the file. The"
+echo "  first speed-up compares the job with a file system below that takes $(mb "$DRAIN_RATE")/s from all nodes together,"
+echo "  the second with this machine's own disk, which both stores and the backing share here)"
