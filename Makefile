@@ -65,9 +65,9 @@ bench-defer: deps ## checkpoints between computing: deferred against publishing 
 	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench -p pfs-sim
 	@$(OUT)/bench-defer --update-docs docs $(DEFER_BENCH_ARGS)
 
-demo: deps ## a job writes one shared file through the mount; watch it drain; compare every byte
-	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench
-	@FOREBAY=$(OUT)/forebay WRITER=$(OUT)/strided-writer tests/demo/run.sh
+demo: deps ## a job on two nodes writes one shared file; watch it drain; compare every byte
+	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench -p forebay-cluster
+	@FOREBAY=$(OUT)/forebay CLUSTER=$(OUT)/forebay-cluster WRITER=$(OUT)/strided-writer tests/demo/run.sh
 
 install: ## install below PREFIX (/usr/local), staged in DESTDIR
 	@test -x $(OUT)/forebay || $(MAKE) build

@@ -195,6 +195,8 @@ impl Runner<'_> {
             filler: true,
             fsync: false,
             passes: 1,
+            nodes: None,
+            cluster: None,
         }
     }
 

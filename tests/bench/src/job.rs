@@ -48,6 +48,12 @@ pub struct Job {
     /// Go over the file this many times
     #[arg(long, default_value_t = 1)]
     pub passes: u64,
+    /// Start the ranks on this many nodes in turn; the job itself runs on one of them
+    #[arg(long, value_name = "N", requires = "cluster")]
+    pub nodes: Option<u64>,
+    /// The forebay-cluster program that gets them there
+    #[arg(long, value_name = "FILE", requires = "nodes")]
+    pub cluster: Option<PathBuf>,
 }
 
 /// What the clock said.
@@ -90,6 +96,22 @@ impl Job {
         args
     }
 
+    /// The program, here or on the rank's node. `forebay-cluster exec` becomes the rank, so that it
+    /// is a child of the job either way.
+    fn rank_command(&self, program: &Path, rank: u64) -> Command {
+        let (Some(cluster), Some(nodes)) = (&self.cluster, self.nodes) else {
+            return Command::new(program);
+        };
+        let mut command = Command::new(cluster);
+        let node = rank % nodes.max(1);
+        command
+            .arg("exec")
+            .arg(node.to_string())
+            .arg("--")
+            .arg(program);
+        command
+    }
+
     /// Offsets and lengths of one rank's blocks.
     fn blocks(&self, rank: u64) -> impl Iterator<Item = (u64, usize)> {
         let (block, total, step) = (self.block, self.total, self.processes * self.block);
@@ -107,7 +129,7 @@ impl Job {
         let mut ranks = Ranks(Vec::new());
         for rank in 0..self.processes {
             ranks.0.push(
-                Command::new(program)
+                self.rank_command(program, rank)
                     .args(self.rank_arguments(rank))
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped())

@@ -1,0 +1,106 @@
+//! The library, as other tests use it, and how a node ends with those who made it.
+
+mod common;
+
+use common::Ground;
+use forebay_cluster::{Cluster, Code, Network, Spec};
+use forebay_tests::daemon_log;
+use forebay_tests::wait::{LONG, wait_until};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn up(nodes: usize) -> Cluster {
+    forebay_tests::prereq::mounting();
+    Cluster::up(Spec::new(nodes).network(Network::Host)).expect("a cluster")
+}
+
+/// Files written through one node's mount are seen through the other's (S2.1), also from outside
+/// by way of `at`, and survive the node (S5.1).
+#[test]
+fn a_test_uses_the_nodes() {
+    let cluster = up(2);
+    let data = vec![7u8; 100_000];
+    std::fs::write(cluster.at(0, "file").unwrap(), &data).unwrap();
+    assert_eq!(std::fs::read(cluster.at(1, "file").unwrap()).unwrap(), data);
+    assert!(!cluster.path().join("file").exists());
+    let done = cluster.exec(1, "stat", ["-c", "%s", "file"]).unwrap();
+    assert_eq!(done.expect("stat on n1"), "100000\n");
+    let done = cluster
+        .exec(1, "sh", ["-c", "echo no >&2; exit 3"])
+        .unwrap();
+    assert_eq!((done.code(), done.stderr.as_str()), (3, "no\n"));
+
+    cluster.kill(0).unwrap();
+    assert_eq!(cluster.kill(0).unwrap_err().code, Code::NotThere);
+    cluster.restart(0).unwrap();
+    assert_eq!(std::fs::read(cluster.at(0, "file").unwrap()).unwrap(), data);
+    assert_eq!(cluster.status(0).unwrap()["node"], "n0");
+    cluster.drain().unwrap();
+    assert_eq!(std::fs::read(cluster.canonical("file")).unwrap(), data);
+    for node in 0..2 {
+        let bad = daemon_log::unexpected(&cluster.log(node).unwrap(), &[]);
+        assert!(bad.is_empty(), "n{node}: {bad:?}");
+    }
+    let dir = cluster.state_dir().to_owned();
+    cluster.down().unwrap();
+    assert!(!dir.exists());
+    assert_eq!(common::processes_naming(&dir), Vec::<String>::new());
+}
+
+/// A command that does not end is ended with everything it started; the nodes go on.
+#[test]
+fn a_hang_ends() {
+    let mut cluster = up(1);
+    cluster.set_limit(Duration::from_millis(300));
+    let line = "echo before; sleep 600 & setsid sleep 600 & wait";
+    let failure = cluster.exec(0, "sh", ["-c", line]).unwrap_err();
+    assert!(failure.message.contains("took longer"), "{failure}");
+    assert!(failure.message.contains("before"), "{failure}");
+    let dir = cluster.state_dir().to_owned();
+    let left = common::processes_naming(&dir);
+    assert!(!left.iter().any(|line| line.contains("sleep")), "{left:?}");
+    cluster.set_limit(LONG);
+    assert!(cluster.exec(0, "ls", ["-l"]).unwrap().success());
+    // Dropped and not taken down: it goes all the same, with what is not drained.
+    drop(cluster);
+    assert!(!dir.exists());
+    assert_eq!(common::processes_naming(&dir), Vec::<String>::new());
+}
+
+/// A keeper whose maker is gone before it said `stay` ends its node: nothing outlives a test that
+/// was killed, or an `up` that had not written the node down yet.
+#[test]
+fn a_node_ends_with_its_maker() {
+    let ground = Ground::new();
+    for dir in ["state", "state/run", "state/n0", "state/n0/run"] {
+        std::fs::create_dir(ground.path(dir)).unwrap();
+    }
+    std::fs::write(ground.path("state/hosts"), "127.0.0.1 n0\n").unwrap();
+    let mut keeper = ground
+        .command(["keep", "n0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let out = keeper.stdout.take().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let mut job = Command::new("nsenter")
+        .args(["--mount", "--uts", "--target", &keeper.id().to_string()])
+        .args(["sh", "-c", "hostname; exec sleep 600"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let out = job.stdout.take().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    assert_eq!(line, "n0\n");
+    assert!(keeper.try_wait().unwrap().is_none());
+
+    drop(keeper.stdin.take());
+    wait_until("the job ends", LONG, || job.try_wait().unwrap());
+    let status = wait_until("the keeper ends", LONG, || keeper.try_wait().unwrap());
+    assert!(status.success(), "{status}");
+}
