@@ -128,7 +128,9 @@ fn one_rule(number: usize, line: usize, keys: RuleKeys) -> Result<Rule, String> 
 /// The keys of the file are the options of the command line.
 fn is_mount_key(name: &str) -> bool {
     let options = <Keys as clap::Args>::augment_args(clap::Command::new("keys"));
-    options.get_arguments().any(|arg| arg.get_long() == Some(name))
+    options
+        .get_arguments()
+        .any(|arg| arg.get_long() == Some(name))
 }
 
 fn parse(text: &str) -> Result<Keys, String> {

@@ -7,8 +7,8 @@ use layout_index::{RecoveryReport, Space, Totals};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-mod explain;
-pub use explain::{Asked, DecidedBy, ExplainReport, ExplainedKey};
+pub mod explain;
+pub use explain::{Asked, DecidedBy, ExplainReport};
 
 /// One mount, or one store without a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -21,7 +21,9 @@ fn names_of(dir: &Path) -> Vec<String> {
         return Vec::new();
     };
     let names = entries.flatten().map(|entry| entry.file_name());
-    names.map(|name| name.to_string_lossy().into_owned()).collect()
+    names
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// S10.2: what is made below a directory takes over its attributes, however deep, and keeps them through
@@ -39,7 +41,11 @@ fn absorb_off_by_a_directorys_attribute() {
     assert_same("below at once", &get(bay.canonical("raw/deep/er/f")), &data);
     drop(through);
     put(bay.path("other"), &data);
-    assert_eq!(bay.status().undrained(), SIZE as u64, "the other is absorbed");
+    assert_eq!(
+        bay.status().undrained(),
+        SIZE as u64,
+        "the other is absorbed"
+    );
     assert_key(&bay, "raw/deep/er/f", "absorb", "off", "directory raw");
     assert_key(&bay, "other", "absorb", "on", "default");
 
@@ -81,7 +87,11 @@ fn drain_on_close_by_rule() {
     put(bay.path("ckpt/a/x.txt"), &data);
     let file = open_rw(bay.path("ckpt/a/x.h5"));
     sys::write_all_at(&file, &data, 0).expect("write");
-    assert_eq!(undrained(&bay, "ckpt/a/x.h5"), SIZE as u64, "not while open");
+    assert_eq!(
+        undrained(&bay, "ckpt/a/x.h5"),
+        SIZE as u64,
+        "not while open"
+    );
     drop(file);
     wait_until("it drains when closed", LONG, || {
         (undrained(&bay, "ckpt/a/x.h5") == 0).then_some(())
@@ -160,7 +170,11 @@ fn a_full_store_drains_over_never() {
     const MIB: usize = 1 << 20;
     let data = Rng::new(4).bytes(30 * MIB);
     put(bay.path("d/a"), &data);
-    assert_eq!(undrained(&bay, "d/a"), data.len() as u64, "below the watermark");
+    assert_eq!(
+        undrained(&bay, "d/a"),
+        data.len() as u64,
+        "below the watermark"
+    );
     put(bay.path("d/b"), &data);
     wait_until("the store makes room", LONG, || {
         let status = bay.status();
@@ -181,7 +195,9 @@ fn a_full_store_drains_over_never() {
 #[test]
 fn subfiles_by_attribute() {
     let mut bay = Bay::new(Drain::Never);
-    bay.with_osts(2).set("subfiles", "never").set("nodes", "one");
+    bay.with_osts(2)
+        .set("subfiles", "never")
+        .set("nodes", "one");
     bay.start();
     let data = Rng::new(5).bytes(3 << 20);
     put(bay.path("straight"), &data);
@@ -217,7 +233,9 @@ fn nodes_agree() {
     let files: Vec<_> = cluster.paths("d/f").iter().map(open_rw).collect();
     for turn in 0..40u64 {
         let (writer, reader) = ((turn % 2) as usize, ((turn + 1) % 2) as usize);
-        files[writer].write_all_at(&turn.to_le_bytes(), 8).expect("write");
+        files[writer]
+            .write_all_at(&turn.to_le_bytes(), 8)
+            .expect("write");
         let mut got = [0; 8];
         files[reader].read_exact_at(&mut got, 8).expect("read");
         assert_eq!(u64::from_le_bytes(got), turn);
@@ -228,7 +246,11 @@ fn nodes_agree() {
         assert_key(bay, "d/f", "drain", "on-close", "file");
     }
     cluster.drain();
-    assert_same("canonical", &get(cluster.canonical("d/f"))[8..16], &39u64.to_le_bytes());
+    assert_same(
+        "canonical",
+        &get(cluster.canonical("d/f"))[8..16],
+        &39u64.to_le_bytes(),
+    );
     cluster.finish();
 }
 
@@ -274,6 +296,7 @@ fn close_and_fsync_of_single_files() {
 #[test]
 fn nonsense_in_the_backing_is_told_once() {
     let mut bay = Bay::new(Drain::Never);
+    bay.set("attr-timeout", "0s");
     bay.start();
     fs::create_dir(bay.path("d")).expect("mkdir");
     put(bay.path("d/f"), "x");

@@ -23,14 +23,26 @@ fn nonsense_is_refused() {
     put(bay.path("f"), "x");
     fs::create_dir(bay.path("d")).expect("mkdir");
     for (name, value, words) in [
-        ("drain", &b"tomorrow"[..], &["tomorrow", "immediate, on-close or never"][..]),
+        (
+            "drain",
+            &b"tomorrow"[..],
+            &["tomorrow", "immediate, on-close or never"][..],
+        ),
         ("absorb", b"", &["absorb", "on, off or coherent"]),
-        ("close", b"publish\n", &["publish\\n", "defer, defer-next or publish"]),
+        (
+            "close",
+            b"publish\n",
+            &["publish\\n", "defer, defer-next or publish"],
+        ),
         ("keep", b"\xff\xfe", &["keep", "true, false"]),
         ("fsync", &[b'x'; 5000], &["fsync", "publish, local"]),
         ("stripe", b"1MiB", &["\"stripe\"", "absorb, drain, close"]),
         ("drain.x", b"never", &["\"drain.x\""]),
-        ("visibility-timeout", b"1s", &["visibility-timeout", "configuration file"]),
+        (
+            "visibility-timeout",
+            b"1s",
+            &["visibility-timeout", "configuration file"],
+        ),
     ] {
         for at in ["f", "d"] {
             let path = bay.path(at);
@@ -93,7 +105,13 @@ fn a_policy_is_for_ones_own_files() {
     assert_key(&bay, "alices/a", "drain", "immediate", "directory alices");
     assert_key(&bay, "alices/b", "drain", "never", "config");
     for name in ["a", "b"] {
-        assert_key(&bay, &format!("sticky/{name}"), "drain", "on-close", "directory sticky");
+        assert_key(
+            &bay,
+            &format!("sticky/{name}"),
+            "drain",
+            "on-close",
+            "directory sticky",
+        );
         assert_key(&bay, &format!("open/{name}"), "drain", "never", "config");
     }
     // A file that its owner may not write takes over all the same.
@@ -107,7 +125,13 @@ fn a_policy_is_for_ones_own_files() {
         };
         drop(options.open(&path).expect("create"));
     });
-    assert_key(&bay, "alices/readonly", "drain", "immediate", "directory alices");
+    assert_key(
+        &bay,
+        "alices/readonly",
+        "drain",
+        "immediate",
+        "directory alices",
+    );
     bay.finish();
 }
 
@@ -124,7 +148,11 @@ fn explain_is_for_the_owner() {
     };
     let alice = ask(ALICE);
     assert!(alice.status.success(), "{}", text(&alice));
-    assert!(text(&alice).contains("for the whole mount"), "{}", text(&alice));
+    assert!(
+        text(&alice).contains("for the whole mount"),
+        "{}",
+        text(&alice)
+    );
     assert_refused(&ask(BOB), Some(DENIED), &["owner"]);
     let dir = bay.run(["explain", str(bay.mnt())]);
     assert_refused(&dir, Some(USAGE), &["not a regular file"]);
@@ -177,9 +205,15 @@ fn explain_says_who_decided() {
 #[test]
 fn wrong_rules_stop_the_mount() {
     for (rule, words) in [
-        ("match = \"a\"\nstore = \"/s\"", &["line 3", "store", "whole mount"][..]),
+        (
+            "match = \"a\"\nstore = \"/s\"",
+            &["line 3", "store", "whole mount"][..],
+        ),
         ("match = \"../a\"\ndrain = \"never\"", &["line 3", "\"..\""]),
-        ("match = \"[\"\ndrain = \"never\"", &["line 3", "not a glob"]),
+        (
+            "match = \"[\"\ndrain = \"never\"",
+            &["line 3", "not a glob"],
+        ),
     ] {
         let mut bay = Bay::new(Drain::Never);
         bay.rules(&[rule]);

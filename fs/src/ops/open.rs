@@ -131,9 +131,7 @@ impl Overlay {
         };
         let node = inode.node;
         let opened = self
-            .finish_open(
-                caller, inode, canonical, creds, flags, registrar, inherited,
-            )
+            .finish_open(caller, inode, canonical, creds, flags, registrar, inherited)
             .inspect_err(|_| self.undo_lookup(node))?;
         Ok((entry, opened))
     }

@@ -89,7 +89,10 @@ mod tests {
         ];
         let of = |uid| {
             let found = inherit(&dirs, uid);
-            (found.inherited.text(Key::Drain).unwrap(), found.from(Key::Drain).to_owned())
+            (
+                found.inherited.text(Key::Drain).unwrap(),
+                found.from(Key::Drain).to_owned(),
+            )
         };
         assert_eq!(of(2), ("never".to_owned(), "a/b/c".to_owned()));
         assert_eq!(of(0), ("on-close".to_owned(), "a/b".to_owned()));

@@ -81,7 +81,8 @@ impl Attributes {
 
     fn read_record(&mut self, record: &[u8]) {
         let Ok(record) = std::str::from_utf8(record) else {
-            self.bad.push("the record of what it inherited is no text".into());
+            self.bad
+                .push("the record of what it inherited is no text".into());
             return;
         };
         for line in record.lines() {
@@ -207,7 +208,9 @@ fn read_one(fd: BorrowedFd<'_>, name: &[u8], attributes: &mut Attributes) -> io:
             Some(libc::ENODATA) => return Ok(()),
             Some(libc::ERANGE) => {
                 let name = String::from_utf8_lossy(name.to_bytes()).into_owned();
-                attributes.bad.push(format!("{} is too long", shown(&name, 64)));
+                attributes
+                    .bad
+                    .push(format!("{} is too long", shown(&name, 64)));
                 return Ok(());
             }
             _ => return Err(e),

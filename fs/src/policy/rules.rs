@@ -63,9 +63,12 @@ impl Rules {
                 .map_err(|e| wrong(&format!("is not a glob: {}", e.kind())))?;
             set.add(glob);
         }
-        let set = set
-            .build()
-            .map_err(|e| format!("the globs of the rules are too large together: {}", e.kind()))?;
+        let set = set.build().map_err(|e| {
+            format!(
+                "the globs of the rules are too large together: {}",
+                e.kind()
+            )
+        })?;
         Ok(Rules { rules, set })
     }
 
@@ -92,7 +95,9 @@ fn check(glob: &str) -> Result<(), String> {
         ));
     }
     if glob.starts_with('/') {
-        return Err("begins with a slash; paths count from the mount point, so leave it out".into());
+        return Err(
+            "begins with a slash; paths count from the mount point, so leave it out".into(),
+        );
     }
     if glob.ends_with('/') {
         return Err("ends with a slash; say DIR/** for all files below DIR".into());

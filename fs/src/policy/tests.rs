@@ -63,7 +63,10 @@ fn the_order_of_precedence() {
     let both = attributes(&[(Key::Drain, "never")], &[(Key::Drain, "immediate")]);
     let word = |value: &str, source: Source| (value.to_owned(), source);
 
-    assert_eq!(drain(&policies, &both), word("on-close", Source::CommandLine));
+    assert_eq!(
+        drain(&policies, &both),
+        word("on-close", Source::CommandLine)
+    );
     policies.command_line = FilePolicy::default();
     assert_eq!(drain(&policies, &both), word("never", Source::File));
     let inherited = attributes(&[], &[(Key::Drain, "on-close")]);
@@ -99,7 +102,11 @@ fn each_key_is_decided_for_itself() {
         command_line: said(&[(Key::Keep, "true")]),
         rules: Rules::new(vec![
             rule(1, "*.h5", said(&[(Key::Close, "publish")])),
-            rule(2, "*", said(&[(Key::Close, "defer-next"), (Key::Fsync, "local")])),
+            rule(
+                2,
+                "*",
+                said(&[(Key::Close, "defer-next"), (Key::Fsync, "local")]),
+            ),
         ])
         .unwrap(),
         ..Policies::default()
@@ -107,7 +114,15 @@ fn each_key_is_decided_for_itself() {
     let attributes = attributes(&[(Key::Absorb, "off")], &[(Key::Subfiles, "always")]);
     let decisions = policies.decide(Some(Path::new("a.h5")), &attributes);
     let values: Vec<_> = decisions.iter().map(|d| d.value.as_str()).collect();
-    let all = ["off", "immediate", "publish", "local", "always", "true", "60s"];
+    let all = [
+        "off",
+        "immediate",
+        "publish",
+        "local",
+        "always",
+        "true",
+        "60s",
+    ];
     assert_eq!(values, all);
     let differs = policies.differs(Some(Path::new("a.h5")), &attributes);
     assert_eq!(differs.absorb, Some(Absorb::Off));

@@ -20,9 +20,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub fn run(args: &ExplainArgs) -> Result<Code> {
-    let cannot = |e: io::Error| {
-        Failure::failed(format!("cannot look at {}: {e}", args.file.display()))
-    };
+    let cannot =
+        |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", args.file.display()));
     // Held while the daemon is asked: the number stays this file's.
     let file = File::options()
         .read(true)
@@ -71,9 +70,8 @@ fn alone(args: &ExplainArgs, file: &File, uid: u32) -> Result<ExplainReport> {
             ));
         }
     };
-    let attributes = attributes::read(file.as_fd()).map_err(|e| {
-        Failure::failed(format!("the attributes of {}: {e}", args.file.display()))
-    })?;
+    let attributes = attributes::read(file.as_fd())
+        .map_err(|e| Failure::failed(format!("the attributes of {}: {e}", args.file.display())))?;
     let explained = Explained {
         uid,
         decisions: policies.decide(path.as_deref(), &attributes),
@@ -155,7 +153,7 @@ fn decided_by(from: &DecidedBy, config: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::ExplainedKey;
+    use crate::report::explain::ExplainedKey;
 
     #[test]
     fn every_way_to_decide_has_its_words() {
@@ -204,7 +202,13 @@ mod tests {
             assert!(text.contains(words), "\"{words}\" is not in:\n{text}");
         }
         let json = serde_json::to_string(&report).unwrap();
-        assert!(json.contains(r#""from":"rule","rule":2,"line":14,"match":"ckpt/**""#), "{json}");
-        assert_eq!(serde_json::from_str::<ExplainReport>(&json).unwrap(), report);
+        assert!(
+            json.contains(r#""from":"rule","rule":2,"line":14,"match":"ckpt/**""#),
+            "{json}"
+        );
+        assert_eq!(
+            serde_json::from_str::<ExplainReport>(&json).unwrap(),
+            report
+        );
     }
 }

@@ -141,18 +141,38 @@ fn rules_know_their_number_and_line() {
 #[test]
 fn wrong_rules_are_refused() {
     for (rule, words) in [
-        ("match = \"a\"\nstore = \"/s\"", &["line 2", "rule 1", "store", "whole mount"][..]),
-        ("match = \"a\"\nost-deadline = \"1s\"", &["ost-deadline", "whole mount"]),
-        ("match = \"a\"\ndrian = \"never\"", &["drian", "not a key", "subfiles"]),
+        (
+            "match = \"a\"\nstore = \"/s\"",
+            &["line 2", "rule 1", "store", "whole mount"][..],
+        ),
+        (
+            "match = \"a\"\nost-deadline = \"1s\"",
+            &["ost-deadline", "whole mount"],
+        ),
+        (
+            "match = \"a\"\ndrian = \"never\"",
+            &["drian", "not a key", "subfiles"],
+        ),
         ("drain = \"never\"", &["line 2", "which files", "match ="]),
         ("match = \"a\"", &["says nothing", "absorb"]),
-        ("match = \"a\"\ndrain = \"later\"", &["line 4", "later", "on-close"]),
+        (
+            "match = \"a\"\ndrain = \"later\"",
+            &["line 4", "later", "on-close"],
+        ),
         ("match = 3\ndrain = \"never\"", &["line 3", "string"]),
-        ("match = \"/a\"\nkeep = true", &["line 2", "begins with a slash"]),
-        ("match = \"a\"\nvisibility-timeout = \"1ms\"", &["line 2", "too short"]),
+        (
+            "match = \"/a\"\nkeep = true",
+            &["line 2", "begins with a slash"],
+        ),
+        (
+            "match = \"a\"\nvisibility-timeout = \"1ms\"",
+            &["line 2", "too short"],
+        ),
     ] {
         let text = format!("node = \"n\"\n[[policy]]\n{rule}\n");
-        let said = read_rules(&text).err().unwrap_or_else(|| panic!("taken: {rule}"));
+        let said = read_rules(&text)
+            .err()
+            .unwrap_or_else(|| panic!("taken: {rule}"));
         for word in words {
             assert!(said.contains(word), "\"{word}\" is not in: {said}");
         }

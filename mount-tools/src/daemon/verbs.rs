@@ -298,7 +298,9 @@ impl Node {
             ));
         };
         if !peer.may_touch(explained.uid) {
-            return Err(denied("only its owner or root may ask how this file is treated"));
+            return Err(denied(
+                "only its owner or root may ask how this file is treated",
+            ));
         }
         let report = ExplainReport::new(Asked::Daemon, self.config.as_deref(), &explained);
         Ok(Reply::Explained(report))

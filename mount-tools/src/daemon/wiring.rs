@@ -12,9 +12,7 @@ use forebay_fs::{
     Publisher, UnmountError,
 };
 use layout_index::commons::{Commons, Owner};
-use layout_index::{
-    Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store,
-};
+use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;

@@ -37,7 +37,10 @@ pub fn key(explained: &Value, key: &str) -> (String, String) {
     let found = keys.iter().find(|k| k["key"] == key);
     let found = found.unwrap_or_else(|| panic!("no {key} in {explained:#}"));
     let by = match found["from"].as_str().expect("from") {
-        "directory" => format!("directory {}", found["directory"].as_str().expect("directory")),
+        "directory" => format!(
+            "directory {}",
+            found["directory"].as_str().expect("directory")
+        ),
         "rule" => format!("rule {} line {}", found["rule"], found["line"]),
         other => other.to_owned(),
     };

@@ -5,7 +5,9 @@ use layout_index::policy::{Drain, Key};
 
 fn set(world: &World, node: u64, key: &str, value: &str) -> Result<()> {
     let name = format!("user.forebay.{key}");
-    world.fs.setxattr(&me(), node, os(&name), value.as_bytes(), 0)
+    world
+        .fs
+        .setxattr(&me(), node, os(&name), value.as_bytes(), 0)
 }
 
 fn mkdir(world: &World, parent: u64, name: &str) -> u64 {
@@ -15,7 +17,9 @@ fn mkdir(world: &World, parent: u64, name: &str) -> u64 {
 
 fn create_in(world: &World, dir: u64, name: &str) -> (u64, u64) {
     let flags = RDWR | libc::O_CREAT;
-    let made = world.fs.create(&me(), dir, os(name), 0o644, 0o022, flags, None);
+    let made = world
+        .fs
+        .create(&me(), dir, os(name), 0o644, 0o022, flags, None);
     let (entry, opened) = made.unwrap();
     (entry.attr.ino, opened.fh)
 }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 fn file() -> std::fs::File {
-    let file = tempfile::tempfile();
+    let file = tempfile::tempfile().unwrap();
     match sys::setxattr(file.as_fd(), c"user.x", b"y", 0) {
         Ok(()) => file,
         Err(e) => panic!("the temporary directory's file system has no user attributes: {e}"),
@@ -82,10 +82,18 @@ fn a_forged_record_is_no_more_than_a_policy() {
         assert!(found.is_empty(), "{record:?}: {found:?}");
     }
     let file = file();
-    set(&file, INHERITED, b"drain=never ../../etc\ndrain=on-close b\n");
+    set(
+        &file,
+        INHERITED,
+        b"drain=never ../../etc\ndrain=on-close b\n",
+    );
     let found = read(file.as_fd()).unwrap();
     assert_eq!(found.inherited.drain, Some(Drain::Never));
-    assert_eq!(found.from(Key::Drain), "../../etc", "shown, and nothing else");
+    assert_eq!(
+        found.from(Key::Drain),
+        "../../etc",
+        "shown, and nothing else"
+    );
 }
 
 #[test]

@@ -123,5 +123,9 @@ fn stars_without_end_take_no_time() {
             assert!(rules.matching(Path::new(path)).is_empty());
         }
     }
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begin.elapsed()
+    );
 }
