@@ -48,11 +48,12 @@ fn stars_stay_within_a_directory_and_two_do_not() {
     }
 }
 
-/// Names are bytes; a glob is text, and its wildcards match any of them.
+/// Names are bytes; a glob is text, and its wildcards match any of them: `?` one byte.
 #[test]
 fn odd_bytes_in_names() {
     assert!(matches("a/*.h5", b"a/\xff\xfe.h5"));
-    assert!(matches("a/?.h5", "a/\u{e9}.h5".as_bytes()));
+    assert!(matches("a/??.h5", "a/\u{e9}.h5".as_bytes()), "two bytes");
+    assert!(matches("a/\u{e9}*", "a/\u{e9}.h5".as_bytes()));
     assert!(matches("**/f", b"\x01\n/\x80/f"));
     assert!(matches("a/**", b"a/new\nline"));
     assert!(!matches("a/b", b"a/b\n"));
