@@ -26,7 +26,7 @@ fn names_of(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// S10.2: what is made below a directory takes over its attributes, however deep, and keeps them through
+/// S10, S10.2: what is made below a directory takes over its attributes, however deep, and keeps them through
 /// rename and link; what is made elsewhere does not. With `absorb = off` bytes are below at once.
 #[test]
 fn absorb_off_by_a_directorys_attribute() {
