@@ -10,12 +10,12 @@ use crate::drain::{self, Pulse};
 use crate::housekeeping::{self, Targets};
 use crate::neighbours;
 use crate::progress::Meter;
-use crate::schedule::{Facts, Outcome, Schedule, choose};
-use crate::settings::Settings;
+use crate::schedule::{Facts, Outcome, Schedule, Scope, choose};
+use crate::settings::{Policy, Settings, Subfiles};
 use crate::stripe::Buffers;
 use crate::throttle::Throttle;
 use crate::together::Together;
-use layout_index::{Event, File, FileId, Store};
+use layout_index::{Event, File, FileId, FilePolicy, Store};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -186,6 +186,17 @@ impl Shared {
         self.settings.read().patience
     }
 
+    /// When this file's data moves by itself.
+    pub fn policy_of(&self, file: &File) -> Policy {
+        let own = file.policy().drain;
+        own.unwrap_or_else(|| self.settings.read().policy)
+    }
+
+    pub fn subfiles_of(&self, file: &File) -> Subfiles {
+        let own = file.policy().subfiles;
+        own.unwrap_or_else(|| self.settings.read().subfiles)
+    }
+
     fn pressed(&self) -> bool {
         let space = self.store.space();
         space.used > space.high_watermark
@@ -312,13 +323,9 @@ fn end(shared: &Shared, ended: Result<Ended, tokio::task::JoinError>) {
 /// Starts jobs for files that are due; says when the next one is. `None` when all job slots are
 /// taken or nothing waits: an event will come.
 fn launch(shared: &Arc<Shared>, jobs: &mut JoinSet<Ended>, pressure: bool) -> Option<Instant> {
-    let (policy, linger, slots) = {
+    let (linger, slots) = {
         let settings = shared.settings.read();
-        (
-            settings.policy,
-            settings.linger,
-            settings.concurrency.max(1),
-        )
+        (settings.linger, settings.concurrency.max(1))
     };
     let now = Instant::now();
     let mut schedule = shared.schedule.lock();
@@ -338,7 +345,14 @@ fn launch(shared: &Arc<Shared>, jobs: &mut JoinSet<Ended>, pressure: bool) -> Op
             pressure,
             ..schedule.facts(id, linger, now)
         };
-        let Some(scope) = choose(policy, facts) else {
+        let known = file.has_policy() || !shared.canonicals.has_policies();
+        if !known && !facts.requested && !facts.pressure {
+            schedule.start(id, Scope::FullStripes, now);
+            running += 1;
+            jobs.spawn(learn(shared.clone(), file));
+            continue;
+        }
+        let Some(scope) = choose(shared.policy_of(&file), facts) else {
             continue;
         };
         schedule.start(id, scope, now);
@@ -356,4 +370,30 @@ fn launch(shared: &Arc<Shared>, jobs: &mut JoinSet<Ended>, pressure: bool) -> Op
         });
     }
     None
+}
+
+/// Nobody has opened the file since the start, so its policy is asked for; the job after this one
+/// acts on it. A file system that does not answer leaves the file to the mount's settings.
+async fn learn(shared: Arc<Shared>, file: Arc<File>) -> Ended {
+    let (there, this) = (shared.clone(), file.clone());
+    let asked = tokio::task::spawn_blocking(move || there.canonicals.policy(&this));
+    let policy = match tokio::time::timeout(shared.patience(), asked).await {
+        Ok(Ok(Ok(policy))) => policy,
+        Ok(Ok(Err(error))) => {
+            tracing::info!(file = %file.id(), %error, "its policy cannot be read: the mount's settings hold");
+            FilePolicy::default()
+        }
+        // The runtime goes away.
+        Ok(Err(error)) if error.is_cancelled() => return (file.id(), Outcome::Stopped),
+        Ok(Err(error)) => {
+            tracing::error!(file = %file.id(), %error, "asking for its policy broke off");
+            FilePolicy::default()
+        }
+        Err(_) => {
+            tracing::info!(file = %file.id(), "its policy is not to be had in time: the mount's settings hold");
+            FilePolicy::default()
+        }
+    };
+    file.learn_policy(policy);
+    (file.id(), Outcome::Dirty)
 }

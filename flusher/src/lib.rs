@@ -13,7 +13,9 @@
 //! # Policies
 //!
 //! `immediate` and `on-close` say when data moves by itself. `never` means: until somebody asks,
-//! or until the store is above its high watermark, which drains under every policy.
+//! or until the store is above its high watermark, which drains under every policy. A file may have
+//! a policy of its own ([`File::policy`]); where nobody has opened it since the start, it is asked
+//! for before the drain acts on the file.
 //!
 //! # Stopping
 //!
@@ -43,7 +45,7 @@ pub use settings::{Policy, Settings, Subfiles};
 
 use engine::Shared;
 use housekeeping::Targets;
-use layout_index::{Canonical, DiskFile, File, FileId, Peers, StickyError, Store};
+use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store};
 use ost::Fleet;
 use parking_lot::{Condvar, Mutex, RwLock};
 use progress::{Meter, Tally};
@@ -76,6 +78,14 @@ pub trait Canonicals: Send + Sync {
     }
     /// The file is clean now: what was kept open for it may be closed.
     fn finished(&self, id: FileId);
+    /// Whether files can have policies of their own. Never waits.
+    fn has_policies(&self) -> bool {
+        false
+    }
+    /// Where the file's policy is not that of the mount, as it would be if it were opened now.
+    fn policy(&self, _file: &File) -> io::Result<FilePolicy> {
+        Ok(FilePolicy::default())
+    }
 }
 
 /// OSTs that subfiles may go to.

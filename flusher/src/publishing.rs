@@ -41,7 +41,7 @@ impl Flusher {
         let Some(together) = &self.shared.together else {
             return Ok(());
         };
-        if self.settings().policy == Policy::Never {
+        if self.shared.policy_of(file) == Policy::Never {
             return self.publish(file);
         }
         self.shared.wake(file.id());

@@ -22,6 +22,10 @@ pub struct Handle {
     /// The kernel does this handle's reads and writes on the canonical file; what still comes here
     /// (allocation, copies, sync) must go there too.
     pub passthrough: Option<Registered>,
+    /// Its writes go into the store.
+    pub absorbs: bool,
+    /// Its reads and writes take turns with those of other nodes.
+    pub coherent: bool,
     pub opener: Caller,
     /// The number of the last drain error that this handle's fsync has told.
     pub told: AtomicU64,

@@ -23,9 +23,13 @@ mod handle;
 mod inode;
 mod mount;
 pub mod ops;
+pub mod policy;
 pub mod types;
 
 pub use backing::Backing;
 pub use errno::FsError;
 pub use mount::{MountOptions, Mounted, UnmountError, Unmounter, mount};
-pub use ops::{Close, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Publisher};
+pub use ops::{
+    Close, Explained, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Publisher,
+};
+pub use policy::{Policies, Rule, Rules};

@@ -44,7 +44,8 @@ fn fixture(over_itself: bool) -> Fixture {
     let overlay = Overlay::new(OverlayOptions {
         backing: Backing::open(&below).unwrap(),
         store,
-        absorb: true,
+        absorb: layout_index::policy::Absorb::On,
+        policies: Default::default(),
         ttl: Duration::from_secs(1),
         placement: None,
         others: None,

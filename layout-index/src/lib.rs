@@ -25,6 +25,7 @@ pub mod layout;
 pub mod log;
 mod maintain;
 pub mod peers;
+pub mod policy;
 pub mod ranges;
 pub mod recovery;
 mod shared;
@@ -42,6 +43,7 @@ pub use file::{
 };
 pub use index::SubfileRow;
 pub use peers::{Canonical, Peers, Wait};
+pub use policy::FilePolicy;
 pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};
 pub use store::{Event, InspectedFile, Inspection, Store, StoreOptions, Totals};

@@ -5,7 +5,7 @@ use crate::exit_codes;
 use crate::units::{Fraction, Size, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flusher::ost::Kind;
-use flusher::{Policy, Subfiles};
+use layout_index::policy::{Absorb, Close, Drain, Fsync, Subfiles};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -43,6 +43,9 @@ pub enum Command {
     /// Show which bytes of a file are where
     #[command(after_help = LAYOUT_EXAMPLES)]
     Layout(LayoutArgs),
+    /// Show how a file is treated, and which rule, attribute or option decided that
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainArgs),
     /// Measure storage targets and choose among them
     #[command(after_help = PROBE_EXAMPLES)]
     Probe(ProbeArgs),
@@ -109,6 +112,16 @@ Examples:
   forebay layout /scratch/run7/out.h5
       A table of ranges, and one line of blocks: log, canonical file, hole.
   forebay layout /scratch/run7/out.h5 --json";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  forebay explain /scratch/run7/out.h5
+      Each key with its value and who decided: the command line, an attribute of the file
+      (user.forebay.KEY) or of a directory when the file was made, a [[policy]] rule of the
+      configuration file, that file for the whole mount, or the default. The first of these counts.
+  forebay explain /scratch/run7/out.h5 --json
+  forebay explain /scratch/run7/out.h5 --config /etc/forebay.toml --backing /scratch
+      Without a daemon: what a mount with that configuration would do.";
 
 const PROBE_EXAMPLES: &str = "\
 Examples:
@@ -201,7 +214,7 @@ pub struct Keys {
     /// When data drains: immediate, on-close, or never (until asked, or until the store is above
     /// its high watermark) [default: immediate]
     #[arg(long, value_name = "WHEN")]
-    pub drain: Option<Policy>,
+    pub drain: Option<Drain>,
     /// Bytes per second the drain may write; 0 is no limit [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub drain_rate: Option<Size>,
@@ -239,14 +252,30 @@ pub struct Keys {
     /// Read every drained stripe back and compare checksums [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub verify: Option<bool>,
+    /// Keep the store's copy of drained files, for reading [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub keep: Option<bool>,
+    /// Rules for files by path: in the configuration file only
+    #[arg(skip)]
+    pub policy: Vec<toml::Spanned<RuleKeys>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Absorb {
-    On,
-    Off,
-    Coherent,
+/// A `[[policy]]` of the configuration file: what may be said of single files.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct RuleKeys {
+    #[serde(rename = "match")]
+    pub glob: Option<String>,
+    pub absorb: Option<Absorb>,
+    pub drain: Option<Drain>,
+    pub close: Option<Close>,
+    pub fsync: Option<Fsync>,
+    pub subfiles: Option<Subfiles>,
+    pub keep: Option<bool>,
+    pub visibility_timeout: Option<Span>,
+    /// What is none of these, for a sentence that says so.
+    #[serde(flatten)]
+    pub others: std::collections::BTreeMap<String, toml::Value>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -254,21 +283,6 @@ pub enum Absorb {
 pub enum Nodes {
     Many,
     One,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Close {
-    Defer,
-    DeferNext,
-    Publish,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fsync {
-    Publish,
-    Local,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -372,6 +386,22 @@ pub struct DrainArgs {
 pub struct LayoutArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Where no daemon answers: the configuration file that a mount would have
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where no daemon answers: the directory that a mount would overlay [default: the one in the
+    /// configuration file]
+    #[arg(long, value_name = "DIR")]
+    pub backing: Option<PathBuf>,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,

@@ -1,36 +1,143 @@
-//! The configuration file: the keys of the command line in TOML.
+//! The configuration file: the keys of the command line in TOML, and rules for files by path.
 //!
 //! Relative paths in it count from the directory that holds it, so that a file means the same
 //! from wherever the program is started.
 
-use crate::args::Keys;
+use crate::args::{Keys, RuleKeys};
 use crate::exit_codes::{Failure, Result};
+use forebay_fs::{Policies, Rule, Rules};
+use layout_index::FilePolicy;
+use layout_index::policy::Key;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-pub fn load(path: &Path) -> Result<Keys> {
+/// A configuration file, read and checked.
+pub struct Loaded {
+    pub keys: Keys,
+    pub rules: Rules,
+    pub path: PathBuf,
+}
+
+pub fn load(path: &Path) -> Result<Loaded> {
     let text = std::fs::read_to_string(path).map_err(|e| {
         Failure::usage(format!(
             "cannot read the configuration file {}: {e}",
             path.display()
         ))
     })?;
-    let mut keys = parse(&text)
-        .map_err(|e| Failure::usage(format!("configuration file {}: {e}", path.display())))?;
-    let base = std::path::absolute(path)
+    let wrong = |e| Failure::usage(format!("configuration file {}: {e}", path.display()));
+    let mut keys = parse(&text).map_err(wrong)?;
+    let rules = rules(&mut keys, &text).map_err(wrong)?;
+    let whole = std::path::absolute(path)
         .map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
-    let base = base.parent().unwrap_or(Path::new("/"));
+    let base = whole.parent().unwrap_or(Path::new("/"));
     let rebase = |p: &mut PathBuf| *p = base.join(&*p);
     keys.store.iter_mut().for_each(rebase);
     keys.backing.iter_mut().for_each(rebase);
     keys.ost.iter_mut().for_each(rebase);
-    Ok(keys)
+    Ok(Loaded {
+        keys,
+        rules,
+        path: whole.clone(),
+    })
+}
+
+/// Who decides about files, besides their attributes.
+pub fn policies(command_line: &Keys, file: Option<Loaded>) -> (Policies, Option<Keys>) {
+    let mut policies = Policies {
+        command_line: of_mount(command_line),
+        ..Policies::default()
+    };
+    let keys = file.map(|loaded| {
+        policies.config = of_mount(&loaded.keys);
+        policies.rules = loaded.rules;
+        policies.config_file = Some(loaded.path);
+        loaded.keys
+    });
+    (policies, keys)
+}
+
+/// What is said for all files of a mount and could be said for each.
+fn of_mount(keys: &Keys) -> FilePolicy {
+    FilePolicy {
+        absorb: keys.absorb,
+        drain: keys.drain,
+        close: keys.close,
+        fsync: keys.fsync,
+        subfiles: keys.subfiles,
+        keep: keys.keep,
+        visibility_timeout: keys.visibility_timeout.map(|span| span.0),
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text[..at.min(text.len())].matches('\n').count() + 1
+}
+
+/// Takes the rules out of `keys`.
+fn rules(keys: &mut Keys, text: &str) -> Result<Rules, String> {
+    let mut rules = Vec::new();
+    for (n, rule) in std::mem::take(&mut keys.policy).into_iter().enumerate() {
+        let line = line_of(text, rule.span().start);
+        let rule = one_rule(n + 1, line, rule.into_inner())
+            .map_err(|why| format!("line {line}: rule {} {why}", n + 1))?;
+        rules.push(rule);
+    }
+    Rules::new(rules)
+}
+
+fn one_rule(number: usize, line: usize, keys: RuleKeys) -> Result<Rule, String> {
+    let names = || Key::ALL.map(Key::name).join(", ");
+    if let Some(other) = keys.others.keys().next() {
+        let why = match is_mount_key(other) {
+            true => "which is for the whole mount",
+            false => "which is not a key",
+        };
+        return Err(format!(
+            "has {other}, {why}; a rule has match and any of {}",
+            names()
+        ));
+    }
+    let Some(glob) = keys.glob else {
+        return Err("does not say which files; add for example match = \"ckpt/**\"".into());
+    };
+    let timeout = keys.visibility_timeout.map(|span| span.0);
+    if timeout.is_some_and(|time| time < Duration::from_millis(10)) {
+        return Err("has a visibility-timeout that is too short; the least is 10ms".into());
+    }
+    let policy = FilePolicy {
+        absorb: keys.absorb,
+        drain: keys.drain,
+        close: keys.close,
+        fsync: keys.fsync,
+        subfiles: keys.subfiles,
+        keep: keys.keep,
+        visibility_timeout: timeout,
+    };
+    if policy.is_empty() {
+        return Err(format!("says nothing; a rule has any of {}", names()));
+    }
+    Ok(Rule {
+        number,
+        line,
+        glob,
+        policy,
+    })
+}
+
+/// The keys of the file are the options of the command line.
+fn is_mount_key(name: &str) -> bool {
+    let options = <Keys as clap::Args>::augment_args(clap::Command::new("keys"));
+    options
+        .get_arguments()
+        .any(|arg| arg.get_long() == Some(name))
 }
 
 fn parse(text: &str) -> Result<Keys, String> {
     toml::from_str(text).map_err(|e| {
         let line = e
             .span()
-            .map(|span| text[..span.start].matches('\n').count() + 1)
+            .map(|span| line_of(text, span.start))
             .map_or(String::new(), |n| format!("line {n}: "));
         format!("{line}{}", e.message())
     })
@@ -71,113 +178,10 @@ pub fn merge(command_line: Keys, file: Keys) -> Keys {
         attr_timeout: c.attr_timeout.or(f.attr_timeout),
         threads: c.threads.or(f.threads),
         verify: c.verify.or(f.verify),
+        keep: c.keep.or(f.keep),
+        policy: Vec::new(),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::args::Locks;
-    use crate::units::{Fraction, Size, Span};
-    use flusher::Policy;
-    use std::time::Duration;
-
-    #[test]
-    fn every_key_in_every_spelling() {
-        let keys = parse(
-            r#"
-            store = "/nvme/forebay"
-            backing = "/scratch"
-            ost = ["/ost0", "/ost1"]
-            ost-provider = "directories"
-            subfiles = "always"
-            subfile-width = 4
-            probe = "on"
-            probe-age = "10m"
-            probe-size = "4MiB"
-            ost-deadline = "5s"
-            ost-retry = "30s"
-            node = "n7"
-            nodes = "one"
-            close = "defer-next"
-            fsync = "local"
-            visibility-timeout = "30s"
-            lease = "10s"
-            absorb = "off"
-            drain = "on-close"
-            drain-rate = 0
-            drain-concurrency = 8
-            stripe = "4MiB"
-            index-memory = 268435456
-            store-size = "100GiB"
-            segment-size = "16MiB"
-            high-watermark = "80%"
-            user-share = 0.5
-            locks = "local"
-            attr-timeout = "500ms"
-            threads = 3
-            verify = true
-            "#,
-        )
-        .unwrap();
-        assert_eq!(keys.ost.len(), 2);
-        assert_eq!(keys.ost_provider, Some(flusher::ost::Kind::Directories));
-        assert_eq!(keys.subfiles, Some(flusher::Subfiles::Always));
-        assert_eq!(keys.absorb, Some(crate::args::Absorb::Off));
-        assert_eq!(keys.drain, Some(Policy::OnClose));
-        assert_eq!(keys.drain_rate, Some(Size(0)));
-        assert_eq!(keys.stripe, Some(Size(4 << 20)));
-        assert_eq!(keys.high_watermark, Some(Fraction(0.8)));
-        assert_eq!(keys.user_share, Some(Fraction(0.5)));
-        assert_eq!(keys.locks, Some(Locks::Local));
-        assert_eq!(keys.attr_timeout, Some(Span(Duration::from_millis(500))));
-        assert_eq!(keys.verify, Some(true));
-    }
-
-    #[test]
-    fn an_unknown_key_is_named_with_its_line_and_the_known_ones() {
-        let message = parse("node = \"a\"\ndrain-rat = 3\n").unwrap_err();
-        assert!(message.contains("line 2"), "{message}");
-        assert!(message.contains("drain-rat"), "{message}");
-        assert!(message.contains("drain-rate"), "{message}");
-    }
-
-    #[test]
-    fn a_wrong_value_is_named() {
-        let message = parse("stripe = \"big\"").unwrap_err();
-        assert!(
-            message.contains("big") && message.contains("64MiB"),
-            "{message}"
-        );
-        assert!(parse("drain = \"later\"").unwrap_err().contains("later"));
-    }
-
-    #[test]
-    fn the_command_line_overrides_and_the_file_fills_in() {
-        let command_line = Keys {
-            node: Some("a".into()),
-            ..Keys::default()
-        };
-        let file = parse("node = \"b\"\nthreads = 9\nost = [\"/o\"]").unwrap();
-        let merged = merge(command_line, file);
-        assert_eq!(merged.node.as_deref(), Some("a"));
-        assert_eq!(merged.threads, Some(9));
-        assert_eq!(merged.ost, [PathBuf::from("/o")]);
-    }
-
-    #[test]
-    fn relative_paths_count_from_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("f.toml");
-        std::fs::write(&path, "store = \"s\"\nost = [\"/abs\"]").unwrap();
-        let keys = load(&path).unwrap();
-        assert_eq!(keys.store, Some(dir.path().join("s")));
-        assert_eq!(keys.ost, [PathBuf::from("/abs")]);
-        assert!(
-            load(&dir.path().join("none"))
-                .unwrap_err()
-                .message
-                .contains("none")
-        );
-    }
-}
+mod tests;

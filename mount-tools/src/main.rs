@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Status(args) => commands::status::run(&args),
         Command::Drain(args) => commands::drain::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
         Command::Probe(args) => commands::probe::run(&args),
         Command::Recover(args) => commands::recover::run(&args),
     };

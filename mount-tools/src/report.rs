@@ -1,4 +1,4 @@
-//! What `status`, `layout` and `recover` report: the shape of their JSON, and what the daemon
+//! What `status`, `layout`, `explain` and `recover` report: the shape of their JSON, and what the daemon
 //! sends for it.
 
 use flusher::Policy;
@@ -6,6 +6,9 @@ use flusher::ost::FleetStatus;
 use layout_index::{RecoveryReport, Space, Totals};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+pub mod explain;
+pub use explain::{Asked, DecidedBy, ExplainReport};
 
 /// One mount, or one store without a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

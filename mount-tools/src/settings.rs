@@ -1,13 +1,16 @@
 //! What `forebay mount` works with: the command line and the configuration file, merged, checked
 //! and with every default filled in. Plain values; nothing here changes while the daemon runs.
 
-use crate::args::{Absorb, Close, Fsync, Keys, Locks, MountArgs, Nodes, Switch};
+use crate::args::{Keys, Locks, MountArgs, Nodes, Switch};
 use crate::exit_codes::{Failure, Result};
 use crate::units::Span;
 use crate::{checks, config};
 use flusher::ost::{Kind, OstSettings, ProbeOptions};
+use forebay_fs::Policies;
 use layout_index::SpaceOptions;
+use layout_index::policy::{self, Absorb, Close, Fsync};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -23,7 +26,9 @@ pub struct MountSettings {
     pub ost_provider: Kind,
     pub targets: OstSettings,
     pub node: String,
-    pub absorb: bool,
+    /// Of files that `policies` and their attributes say nothing of.
+    pub absorb: Absorb,
+    pub policies: Arc<Policies>,
     /// `None` where no other node may use the backing.
     pub sharing: Option<Sharing>,
     pub drain: flusher::Settings,
@@ -41,9 +46,8 @@ pub struct MountSettings {
 /// How this node and others see each other's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    pub close: forebay_fs::Close,
-    pub fsync: forebay_fs::Fsync,
-    pub coherent: bool,
+    pub close: Close,
+    pub fsync: Fsync,
     pub visibility_timeout: Duration,
     pub lease: Duration,
 }
@@ -63,8 +67,10 @@ pub const LEASE: Duration = Duration::from_secs(30);
 
 impl MountSettings {
     pub fn resolve(args: &MountArgs, root: bool) -> Result<MountSettings> {
-        let keys = match &args.config {
-            Some(path) => config::merge(args.keys.clone(), config::load(path)?),
+        let file = args.config.as_deref().map(config::load).transpose()?;
+        let (policies, file) = config::policies(&args.keys, file);
+        let keys = match file {
+            Some(file) => config::merge(args.keys.clone(), file),
             None => args.keys.clone(),
         };
         let mount = checks::existing_dir(&args.dir, "the mount point")?;
@@ -96,7 +102,8 @@ impl MountSettings {
         Ok(MountSettings {
             drain: drain(&keys)?,
             space: space(&keys)?,
-            absorb: keys.absorb != Some(Absorb::Off),
+            absorb: keys.absorb.unwrap_or_default(),
+            policies: Arc::new(policies),
             sharing: sharing(&keys)?,
             index_memory: within(
                 "index-memory",
@@ -139,20 +146,12 @@ fn sharing(keys: &Keys) -> Result<Option<Sharing>> {
         return Ok(None);
     }
     Ok(Some(Sharing {
-        close: match keys.close {
-            None | Some(Close::Defer) => forebay_fs::Close::Defer,
-            Some(Close::DeferNext) => forebay_fs::Close::DeferNext,
-            Some(Close::Publish) => forebay_fs::Close::Publish,
-        },
-        fsync: match keys.fsync {
-            None | Some(Fsync::Publish) => forebay_fs::Fsync::Publish,
-            Some(Fsync::Local) => forebay_fs::Fsync::Local,
-        },
-        coherent: keys.absorb == Some(Absorb::Coherent),
+        close: keys.close.unwrap_or_default(),
+        fsync: keys.fsync.unwrap_or_default(),
         visibility_timeout: within_time(
             "visibility-timeout",
             keys.visibility_timeout,
-            Duration::from_secs(60),
+            policy::VISIBILITY_TIMEOUT,
         )?,
         lease: within_time("lease", keys.lease, LEASE)?,
     }))

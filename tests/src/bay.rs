@@ -38,6 +38,7 @@ pub struct Bay {
     watchdog: Watchdog,
     daemon: Option<Child>,
     config: BTreeMap<String, String>,
+    rules: String,
     allowed: Vec<String>,
     args: Vec<String>,
     env: Vec<(String, PathBuf)>,
@@ -72,6 +73,7 @@ impl Bay {
             watchdog: Watchdog::new(mnt.clone(), limit),
             daemon: None,
             config: BTreeMap::new(),
+            rules: String::new(),
             allowed: Vec::new(),
             args: Vec::new(),
             env: Vec::new(),
@@ -94,6 +96,12 @@ impl Bay {
     /// A number setting of the configuration file, for the next start.
     pub fn set_number(&mut self, key: &str, value: f64) -> &mut Self {
         self.config.insert(key.into(), value.to_string());
+        self
+    }
+
+    /// The `[[policy]]`s of the configuration file, for the next start.
+    pub fn rules(&mut self, rules: &[&str]) -> &mut Self {
+        self.rules = rules.iter().map(|r| format!("[[policy]]\n{r}\n")).collect();
         self
     }
 
@@ -207,7 +215,7 @@ impl Bay {
             .iter()
             .map(|(key, value)| format!("{key} = {value}\n"))
             .collect();
-        std::fs::write(&file, text).expect("write the configuration");
+        std::fs::write(&file, text + &self.rules).expect("write the configuration");
         let mut command = self.forebay(["mount"]);
         command.arg(&self.mnt);
         command.arg("--store").arg(&self.store);

@@ -33,6 +33,14 @@ impl Cluster {
         self
     }
 
+    /// The `[[policy]]`s of all nodes.
+    pub fn rules(&mut self, rules: &[&str]) -> &mut Self {
+        for bay in &mut self.bays {
+            bay.rules(rules);
+        }
+        self
+    }
+
     /// Announces a WARN or ERROR line that any node may log.
     pub fn allow_log(&mut self, text: &str) -> &mut Self {
         for bay in &mut self.bays {

@@ -98,7 +98,7 @@ async fn by_itself(
     scope: Scope,
     held: Option<Arc<Held>>,
 ) -> Outcome {
-    let to_subfiles = held.is_none() && shared.settings.read().subfiles == Subfiles::Always;
+    let to_subfiles = held.is_none() && shared.subfiles_of(file) == Subfiles::Always;
     let moved = match to_subfiles {
         false => Moved::Not,
         true => match subfiles::move_out(shared, file, name, scope, Pace::Limited).await {

@@ -118,7 +118,7 @@ async fn step(
     }
     if !file.is_clean() && !file.is_unlinked() {
         let alone =
-            file.published_view().is_empty() && shared.settings.read().subfiles != Subfiles::Always;
+            file.published_view().is_empty() && shared.subfiles_of(file) != Subfiles::Always;
         if let Some(held) = held.as_ref().filter(|_| alone) {
             let promises = peers.promises(file);
             let outcome = by_itself(shared, file, &name, scope, Some(held.clone())).await;

@@ -81,6 +81,13 @@ pub fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     open_beneath(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0)
 }
 
+/// The directory above a directory. The caller knows where to stop.
+pub fn open_parent(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: the name ends in zero.
+    owned(unsafe { libc::openat(dir.as_raw_fd(), c"..".as_ptr(), flags) }.into())
+}
+
 /// Opens the very file that `fd` stands for. The caller has checked that it is no FIFO or device.
 pub fn reopen(fd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = ProcPath::new(fd);

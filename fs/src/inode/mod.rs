@@ -18,6 +18,7 @@ mod table;
 pub use table::{InodeTable, NoHandle, Place};
 
 use crate::backing::identity::Identified;
+use crate::policy::above::Climbed;
 use layout_index::FileId;
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
@@ -68,6 +69,8 @@ pub struct Inode {
     unlinked: AtomicBool,
     /// The backing has made this file's existence durable since this node is known.
     synced: AtomicBool,
+    /// Of a directory: which directories at and above it have policies for new files.
+    pub climbed: Mutex<Option<Climbed>>,
 }
 
 impl Inode {
@@ -83,6 +86,7 @@ impl Inode {
             privilege_changes: AtomicU64::new(0),
             unlinked: AtomicBool::new(false),
             synced: AtomicBool::new(false),
+            climbed: Mutex::default(),
         }
     }
 

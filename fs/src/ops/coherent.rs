@@ -22,8 +22,8 @@ const LONGEST: Duration = Duration::from_millis(5);
 
 impl Overlay {
     /// The other nodes, if reads and writes are to take turns with theirs.
-    pub(super) fn turns(&self) -> Option<&Others> {
-        self.others.as_ref().filter(|others| others.coherent)
+    pub(super) fn turns(&self, handle: &Handle) -> Option<&Others> {
+        self.others.as_ref().filter(|_| handle.coherent)
     }
 
     /// Waits for a lock over `range`; it goes with the file that is returned.

@@ -36,7 +36,7 @@ impl Overlay {
             NO_CAPS
         };
         self.absorbs(handle)
-            && self.turns().is_none()
+            && !handle.coherent
             && handle.inode.lacks(lack)
             && self.store().write_delay().is_zero()
             && handle.file.try_write(handle.fh, offset, data).is_ok()
@@ -59,7 +59,7 @@ impl Overlay {
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG).into());
         }
         self.strip_privileges(&handle.inode, kill_setid)?;
-        if let Some(others) = self.turns() {
+        if let Some(others) = self.turns(handle) {
             let range = ByteRange::new(offset, offset + data.len() as u64);
             let _turn = self.take_turn(others, handle, range, LockKind::Exclusive)?;
             self.absorb(handle, offset, data)?;
@@ -89,7 +89,7 @@ impl Overlay {
     }
 
     fn absorbs(&self, handle: &Handle) -> bool {
-        self.absorb && handle.writable && handle.passthrough.is_none()
+        handle.absorbs && handle.writable && handle.passthrough.is_none()
     }
 
     fn absorb(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
@@ -158,7 +158,7 @@ impl Overlay {
 
     /// Reads only if that needs nothing but the log; `None` says that `read` must be called.
     pub fn try_read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
-        if !handle.readable || handle.passthrough.is_some() || self.turns().is_some() {
+        if !handle.readable || handle.passthrough.is_some() || handle.coherent {
             return Ok(None);
         }
         let range = range_of(offset, buf)?;
@@ -179,7 +179,7 @@ impl Overlay {
             return Err(FsError::BadHandle(handle.fh));
         }
         let range = range_of(offset, buf)?;
-        let _turn = match self.turns() {
+        let _turn = match self.turns(handle) {
             Some(others) => Some(self.take_turn(others, handle, range, LockKind::Shared)?),
             None => None,
         };

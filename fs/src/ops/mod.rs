@@ -31,6 +31,7 @@ mod locks;
 mod namespace;
 mod nodes;
 mod open;
+mod policy;
 mod sync;
 mod xattr;
 
@@ -42,14 +43,17 @@ pub use canonical::OpenFile;
 pub use locks::{Conflict, LockRequest};
 pub use nodes::{Close, Fsync, Others, Publisher};
 pub use open::{Opened, Registrar};
+pub use policy::Explained;
 pub use xattr::Xattr;
 
 use crate::backing::{Backing, Creds, creds};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, Handle};
 use crate::inode::{Inode, InodeTable, NoHandle, Place};
+use crate::policy::Policies;
 use crate::types::{Caller, Entry, Name};
 use dashmap::DashMap;
+use layout_index::policy::Absorb;
 use layout_index::{FileId, Store};
 use std::ffi::CStr;
 use std::io;
@@ -61,8 +65,10 @@ use std::time::Duration;
 pub struct OverlayOptions {
     pub backing: Backing,
     pub store: Arc<Store>,
-    /// False writes everything through to the canonical files.
-    pub absorb: bool,
+    /// Where writes go, of files that have no policy of their own.
+    pub absorb: Absorb,
+    /// Who else decides about files.
+    pub policies: Arc<Policies>,
     /// How long the kernel may keep names and attributes without asking.
     pub ttl: Duration,
     /// Where the file system below can be told where a new file's bytes go.
@@ -93,7 +99,11 @@ pub(crate) type LetGo = Box<dyn Fn(Vec<Place>) + Send + Sync>;
 pub struct Overlay {
     backing: Backing,
     store: Arc<Store>,
-    absorb: bool,
+    absorb: Absorb,
+    policies: Arc<Policies>,
+    /// Counts changes of directories' attributes.
+    directory_policies: AtomicU64,
+    complaints: policy::Complaints,
     ttl: Duration,
     placement: Option<Arc<dyn Placement>>,
     others: Option<Others>,
@@ -117,6 +127,7 @@ impl Overlay {
             backing,
             store,
             absorb,
+            policies,
             ttl,
             placement,
             others,
@@ -128,6 +139,9 @@ impl Overlay {
             backing,
             store,
             absorb,
+            policies,
+            directory_policies: AtomicU64::new(0),
+            complaints: policy::Complaints::default(),
             ttl,
             placement,
             others,

@@ -69,9 +69,15 @@ impl Overlay {
         umask: u32,
         rdev: u64,
     ) -> Result<Entry> {
-        self.make(self.at(caller, parent, name)?, |dir, name| {
+        let at = self.at(caller, parent, name)?;
+        let (dir, uid) = (at.dir.clone(), at.creds.uid);
+        let entry = self.make(at, |dir, name| {
             with_umask(umask, mode, |mode| sys::mknod(dir.fd(), name, mode, rdev))
-        })
+        })?;
+        if let Some(inode) = self.inodes.get(entry.attr.ino).filter(|i| i.is_file()) {
+            self.inherit(&dir, inode.fd(), uid);
+        }
+        Ok(entry)
     }
 
     pub fn symlink(

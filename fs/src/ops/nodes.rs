@@ -7,7 +7,7 @@
 //! elsewhere then waits for the rest.
 //!
 //! # Handles that go past the store
-//! A passthrough handle, and one of a mount that absorbs nothing, read and write the canonical file
+//! A passthrough handle, and one that absorbs nothing, read and write the canonical file
 //! itself. What is published lies over that, so before such a handle is given out, and at its sync
 //! points, everything published is drained (*settled*). That waits; it happens only to a file
 //! that this node reads while others write it.
@@ -20,31 +20,10 @@ use crate::backing::sys;
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
+pub use layout_index::policy::{Close, Fsync};
 use layout_index::{Canonical, File, Peers, StickyError, Wait};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
-
-/// What a close waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Close {
-    /// An announcement; the data follows.
-    #[default]
-    Defer,
-    /// The same, and the next open of a file of the same base name waits for the data.
-    DeferNext,
-    /// The data is where other nodes see it.
-    Publish,
-}
-
-/// What an fsync waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fsync {
-    /// The data is where other nodes see it, and durable.
-    #[default]
-    Publish,
-    /// The data is durable in this node's store.
-    Local,
-}
 
 /// Who moves data to where others see it. All of it waits.
 pub trait Publisher: Send + Sync {
@@ -60,22 +39,20 @@ pub trait Publisher: Send + Sync {
 /// The other nodes, as a mount knows them.
 pub struct Others {
     pub peers: Arc<Peers>,
+    /// Of files that have no policy of their own.
     pub close: Close,
     pub fsync: Fsync,
-    /// Reads and writes take turns with those of other nodes.
-    pub coherent: bool,
     pub publisher: OnceLock<Arc<dyn Publisher>>,
     /// Closed files whose data is on its way, by base name: see [`Close::DeferNext`].
     pub(super) last: parking_lot::Mutex<std::collections::HashMap<Vec<u8>, Arc<File>>>,
 }
 
 impl Others {
-    pub fn new(peers: Arc<Peers>, close: Close, fsync: Fsync, coherent: bool) -> Others {
+    pub fn new(peers: Arc<Peers>, close: Close, fsync: Fsync) -> Others {
         Others {
             peers,
             close,
             fsync,
-            coherent,
             publisher: OnceLock::new(),
             last: Default::default(),
         }
@@ -173,14 +150,15 @@ impl Overlay {
         if file.is_clean() || file.is_unlinked() {
             return Ok(());
         }
-        if others.close == Close::Publish {
+        let close = self.close_of(file);
+        if close == Close::Publish {
             return self.publish(file);
         }
         others.peers.intend(file)?;
         if let Some(publisher) = others.publisher.get() {
             publisher.owes(file);
         }
-        if others.close == Close::DeferNext
+        if close == Close::DeferNext
             && let Some(name) = self.base_name(inode)
         {
             others.last.lock().insert(name, file.clone());
@@ -189,10 +167,13 @@ impl Overlay {
     }
 
     /// With [`Close::DeferNext`], what the last file of this base name still owes is waited for.
-    pub(super) fn wait_for_last(&self, inode: &Inode) -> Result<()> {
-        let Some(others) = self.others.as_ref().filter(|o| o.close == Close::DeferNext) else {
+    pub(super) fn wait_for_last(&self, inode: &Inode, file: &File) -> Result<()> {
+        let Some(others) = &self.others else {
             return Ok(());
         };
+        if self.close_of(file) != Close::DeferNext {
+            return Ok(());
+        }
         let Some(name) = self.base_name(inode) else {
             return Ok(());
         };
@@ -221,7 +202,7 @@ impl Overlay {
         }
         self.refresh(&handle.inode, &handle.file, Wait::ForOthers)?;
         self.refreshed(&handle.inode);
-        if handle.passthrough.is_some() || !self.absorb {
+        if handle.passthrough.is_some() || !handle.absorbs {
             self.settle(&handle.file)?;
         }
         Ok(())

@@ -27,7 +27,9 @@ use crate::backing::{AsUser, Creds, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, DirStream, Handle};
 use crate::inode::{Inode, IoMode, Registered};
+use crate::policy::Attributes;
 use crate::types::{Caller, Entry};
+use layout_index::policy::Absorb;
 use layout_index::{File, Wait};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
@@ -72,7 +74,7 @@ impl Overlay {
         }
         let creds = Creds::of(caller);
         let canonical = open_canonical(&inode, &creds, flags)?;
-        self.finish_open(caller, inode, canonical, creds, flags, registrar)
+        self.finish_open(caller, inode, canonical, creds, flags, registrar, None)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -102,8 +104,10 @@ impl Overlay {
                 }
             })
         };
+        let mut inherited = None;
         let (inode, entry, canonical) = match made {
             Ok(fd) => {
+                inherited = Some(self.inherit(&dir, fd.as_fd(), creds.uid));
                 let path = sys::reopen(fd.as_fd(), libc::O_PATH)?;
                 let (inode, entry) = self.admit(path, &dir, name.as_c())?;
                 (inode, entry, fd)
@@ -127,7 +131,7 @@ impl Overlay {
         };
         let node = inode.node;
         let opened = self
-            .finish_open(caller, inode, canonical, creds, flags, registrar)
+            .finish_open(caller, inode, canonical, creds, flags, registrar, inherited)
             .inspect_err(|_| self.undo_lookup(node))?;
         Ok((entry, opened))
     }
@@ -139,6 +143,7 @@ impl Overlay {
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn finish_open(
         &self,
         caller: &Caller,
@@ -147,6 +152,7 @@ impl Overlay {
         creds: Creds,
         flags: i32,
         registrar: Option<&dyn Registrar>,
+        inherited: Option<Attributes>,
     ) -> Result<Opened> {
         let access = flags & libc::O_ACCMODE;
         let writable = access != libc::O_RDONLY;
@@ -155,11 +161,14 @@ impl Overlay {
         if writable || flags & libc::O_TRUNC != 0 {
             inode.privileges_may_have_changed();
         }
+        self.learn(&inode, &file, inherited);
+        let absorb = self.absorb_of(&file);
         self.need_handle(inode.node)?;
         let prepared = self.prepare_open(caller, &inode, &file, &canonical, flags);
         prepared.inspect_err(|_| self.handle_gone(&inode))?;
-        let passthrough = self.choose_mode(&inode, &file, canonical.fd(), writable, registrar);
-        if passthrough.is_some() || !self.absorb {
+        let fd = canonical.fd();
+        let passthrough = self.choose_mode(&inode, &file, fd, writable, absorb, registrar);
+        if passthrough.is_some() || absorb == Absorb::Off {
             let settled = self.settle(&file);
             settled.inspect_err(|_| self.mode_gone(&inode))?;
         }
@@ -175,6 +184,8 @@ impl Overlay {
             readable: access != libc::O_WRONLY,
             writable,
             passthrough: passthrough.clone(),
+            absorbs: absorb != Absorb::Off,
+            coherent: absorb == Absorb::Coherent,
             opener: *caller,
             told: AtomicU64::new(0),
         };
@@ -192,7 +203,7 @@ impl Overlay {
         flags: i32,
     ) -> Result<()> {
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
-            self.wait_for_last(inode)?;
+            self.wait_for_last(inode, file)?;
         }
         self.refresh(inode, file, Wait::ForOthers)?;
         if flags & libc::O_TRUNC != 0 {
@@ -210,10 +221,11 @@ impl Overlay {
         file: &File,
         fd: BorrowedFd<'_>,
         writable: bool,
+        absorb: Absorb,
         registrar: Option<&dyn Registrar>,
     ) -> Option<Registered> {
         let mut io = inode.io.lock();
-        if writable && self.absorb {
+        if writable && absorb != Absorb::Off {
             let deadline = Instant::now() + FOR_RELEASES;
             while matches!(*io, IoMode::Passthrough { settled: false, .. }) {
                 if inode.io_closed.wait_until(&mut io, deadline).timed_out() {
@@ -237,7 +249,12 @@ impl Overlay {
             }
             IoMode::Closed => {}
         }
-        let wanted = (!writable || !self.absorb) && self.turns().is_none() && file.is_settled();
+        let wanted = match absorb {
+            Absorb::Coherent => false,
+            Absorb::On => !writable,
+            Absorb::Off => true,
+        };
+        let wanted = wanted && file.is_settled();
         let registered = match registrar {
             Some(registrar) if wanted => register(registrar, fd),
             _ => None,

@@ -27,11 +27,7 @@ impl Overlay {
             }
             inode.set_synced();
         }
-        if self
-            .others
-            .as_ref()
-            .is_some_and(|o| o.fsync == Fsync::Publish)
-        {
+        if self.others.is_some() && self.fsync_of(file) == Fsync::Publish {
             if handle.writable {
                 self.publish(file)?;
             }

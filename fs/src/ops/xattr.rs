@@ -1,5 +1,6 @@
 //! Extended attributes: the backing's, as the caller. Ours (`user.forebay.internal.*`) do not exist
-//! for the mount's users. ACLs are attributes too: the backing keeps and enforces them, and the
+//! for the mount's users; the others of ours (`user.forebay.*`, see `policy`) are taken only where they
+//! make sense. ACLs are attributes too: the backing keeps and enforces them, and the
 //! kernel reads them here to check permissions itself.
 
 use super::Overlay;
@@ -81,10 +82,14 @@ impl Overlay {
             return Err(FsError::Reserved);
         }
         let inode = self.inode(node)?;
+        self.check_policy(caller, &inode, name.to_bytes(), Some(value))?;
         let creds = Creds::of(caller);
-        let _as_caller = creds.enter()?;
-        sys::setxattr(inode.fd(), &name, value, flags)?;
+        {
+            let _as_caller = creds.enter()?;
+            sys::setxattr(inode.fd(), &name, value, flags)?;
+        }
         inode.privileges_may_have_changed();
+        self.policy_changed(&inode, name.to_bytes());
         Ok(())
     }
 
@@ -94,6 +99,7 @@ impl Overlay {
             return Err(FsError::Reserved);
         }
         let inode = self.inode(node)?;
+        self.check_policy(caller, &inode, name.to_bytes(), None)?;
         let creds = Creds::of(caller);
         let tried = {
             let _as_caller = creds.enter()?;
@@ -105,10 +111,12 @@ impl Overlay {
                 if e.raw_os_error() == Some(libc::EPERM)
                     && name.as_c_str() == super::attr::CAPABILITY =>
             {
-                Ok(sys::removexattr(inode.fd(), &name)?)
+                sys::removexattr(inode.fd(), &name)?;
             }
-            other => Ok(other?),
+            other => other?,
         }
+        self.policy_changed(&inode, name.to_bytes());
+        Ok(())
     }
 }
 

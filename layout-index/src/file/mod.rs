@@ -36,6 +36,7 @@ pub(crate) use publish::Capture;
 pub use subfile::Subfiled;
 
 use crate::peers::Seen;
+use crate::policy::FilePolicy;
 use crate::ranges::{RangeGuard, RangeLocks, RangeSet, Ticket};
 use crate::shared::Shared;
 use crate::store::Event;
@@ -127,6 +128,8 @@ pub struct File {
     released: Condvar,
     canonical: RangeLocks,
     writers: AtomicUsize,
+    /// `None` until somebody has looked; see [`crate::policy`].
+    policy: Mutex<Option<FilePolicy>>,
     /// Shared by whoever moves bytes of the file within the store or into the canonical file, and
     /// held alone over a publication; see `publish`.
     pub(crate) moving: RwLock<()>,
@@ -158,6 +161,7 @@ impl File {
             released: Condvar::new(),
             canonical: RangeLocks::default(),
             writers: AtomicUsize::new(0),
+            policy: Mutex::default(),
             moving: RwLock::default(),
             seen: Mutex::default(),
             looking: Mutex::default(),
@@ -261,6 +265,29 @@ impl File {
 
     pub fn writers(&self) -> usize {
         self.writers.load(Ordering::Acquire)
+    }
+
+    /// Where this file is to be treated otherwise than the mount's settings say. Nothing, until
+    /// [`File::set_policy`] was called.
+    pub fn policy(&self) -> FilePolicy {
+        self.policy.lock().unwrap_or_default()
+    }
+
+    pub fn has_policy(&self) -> bool {
+        self.policy.lock().is_some()
+    }
+
+    /// Also tells the drain if that is something new: it may have been waiting by the old one.
+    pub fn set_policy(&self, policy: FilePolicy) {
+        let before = self.policy.lock().replace(policy);
+        if before.is_some_and(|before| before != policy) && !self.is_settled() {
+            self.shared.tell(Event::Dirty(self.id));
+        }
+    }
+
+    /// For an answer that took its time: what somebody has set meanwhile is newer.
+    pub fn learn_policy(&self, policy: FilePolicy) {
+        self.policy.lock().get_or_insert(policy);
     }
 
     pub fn set_error(&self, error: StickyError) {

@@ -41,7 +41,8 @@ impl Peers {
     /// Makes what others have published until now visible here. One call to the file system if
     /// nothing has changed and this node has nothing unpublished. True if something has changed.
     pub fn refresh(&self, file: &File, ask: AskCanonical<'_>, wait: Wait) -> Result<bool> {
-        let deadline = Instant::now() + self.patience;
+        let patience = file.policy().visibility_timeout.unwrap_or(self.patience);
+        let deadline = Instant::now() + patience;
         let mut asked: Option<Instant> = None;
         let mut pause = Duration::from_millis(1);
         let mut changed = false;
@@ -63,7 +64,7 @@ impl Peers {
                 return Ok(true);
             }
             if Instant::now() >= deadline {
-                return Err(self.not_published(file, &awaited));
+                return Err(self.not_published(file, &awaited, patience));
             }
             if asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
                 asked = Some(Instant::now());
@@ -82,7 +83,7 @@ impl Peers {
         }
     }
 
-    fn not_published(&self, file: &File, awaited: &[Intent]) -> StoreError {
+    fn not_published(&self, file: &File, awaited: &[Intent], patience: Duration) -> StoreError {
         let mut nodes: Vec<String> = awaited
             .iter()
             .map(|i| self.commons.name_of(i.owner.id))
@@ -92,7 +93,7 @@ impl Peers {
         StoreError::Awaited {
             file: file.id(),
             nodes: nodes.join(", "),
-            seconds: self.patience.as_secs_f64(),
+            seconds: patience.as_secs_f64(),
         }
     }
 

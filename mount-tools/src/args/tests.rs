@@ -54,7 +54,7 @@ fn mount_takes_its_options_in_the_usual_ways() {
     };
     assert_eq!(args.options, ["ro", "noatime", "allow_other"]);
     assert_eq!(args.keys.ost.len(), 2);
-    assert_eq!(args.keys.drain, Some(Policy::OnClose));
+    assert_eq!(args.keys.drain, Some(Drain::OnClose));
     assert_eq!(args.keys.drain_rate, Some(Size(10 << 20)));
     assert_eq!(args.keys.verify, Some(true));
 }

@@ -2,6 +2,7 @@
 
 pub mod adopt;
 pub mod drain;
+pub mod explain;
 pub mod layout;
 pub mod mount;
 pub mod probe;

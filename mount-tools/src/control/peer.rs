@@ -3,7 +3,7 @@
 //! | who | may |
 //! |---|---|
 //! | anyone | ping; status, with other users' files counted and not named |
-//! | a file's owner | drain and lay out that file |
+//! | a file's owner | drain, lay out and explain that file |
 //! | root, the daemon's user | everything: all files by name, whole-mount drains, unmounting |
 
 use nix::sys::socket::{getsockopt, sockopt};

@@ -5,7 +5,7 @@
 //! path below it: the daemon never walks a path that a client gave it.
 
 use crate::holders::Holder;
-use crate::report::{LayoutReport, StatusReport};
+use crate::report::{ExplainReport, LayoutReport, StatusReport};
 use flusher::Progress;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::os::unix::ffi::OsStringExt;
@@ -22,6 +22,9 @@ pub enum Request {
         timeout_ms: Option<u64>,
     },
     Layout {
+        ino: u64,
+    },
+    Explain {
         ino: u64,
     },
     Umount {
@@ -47,6 +50,7 @@ pub enum Reply {
     Progress(Progress),
     Drain(DrainResult),
     Layout(LayoutReport),
+    Explained(ExplainReport),
     Unmounted { undrained: u64, files: usize },
     Refused(Refusal),
 }

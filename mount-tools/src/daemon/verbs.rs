@@ -9,10 +9,13 @@ use super::lifecycle::{Lifecycle, Stop};
 use crate::control::peer::Peer;
 use crate::control::protocol::{DrainResult, DrainState, Reason, Refusal, Reply, Request, Target};
 use crate::control::server::Handler;
-use crate::report::{DrainStatus, ErrorStatus, FileStatus, Source, StatusReport, StoreStatus};
+use crate::report::{
+    Asked, DrainStatus, ErrorStatus, ExplainReport, FileStatus, Source, StatusReport, StoreStatus,
+};
 use crate::settings::MountSettings;
 use flusher::ost::{Fleet, FleetStatus};
 use flusher::{Flusher, Progress, Selection, Verdict};
+use forebay_fs::{Explained, FsError};
 use layout_index::{File, FileId, RecoveryReport, Store, Totals};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +29,8 @@ pub trait Names: Send + Sync {
     /// The file with this node number, if the kernel knows it.
     fn id_of(&self, ino: u64) -> Option<FileId>;
     fn open_handles(&self) -> usize;
+    /// How the file with this node number is treated; `None` if the kernel knows none.
+    fn explain(&self, ino: u64) -> Result<Option<Explained>, FsError>;
 }
 
 /// Files named in one status report; a message has a longest size.
@@ -43,6 +48,7 @@ pub struct Node {
     names: Arc<dyn Names>,
     lifecycle: Arc<Lifecycle>,
     recovery: RecoveryReport,
+    config: Option<PathBuf>,
 }
 
 impl Node {
@@ -65,6 +71,7 @@ impl Node {
             names,
             lifecycle,
             recovery,
+            config: settings.policies.config_file.clone(),
         }
     }
 
@@ -280,6 +287,26 @@ impl Node {
     }
 }
 
+impl Node {
+    fn explain(&self, ino: u64, peer: Peer) -> Result<Reply, Refusal> {
+        let explained = self.names.explain(ino);
+        let explained = explained.map_err(|e| Refusal::new(Reason::Failed, e.to_string()))?;
+        let Some(explained) = explained else {
+            return Err(Refusal::new(
+                Reason::Failed,
+                "the file is gone, or another one has its number by now; try again",
+            ));
+        };
+        if !peer.may_touch(explained.uid) {
+            return Err(denied(
+                "only its owner or root may ask how this file is treated",
+            ));
+        }
+        let report = ExplainReport::new(Asked::Daemon, self.config.as_deref(), &explained);
+        Ok(Reply::Explained(report))
+    }
+}
+
 impl Handler for Node {
     fn handle(
         &self,
@@ -300,6 +327,7 @@ impl Handler for Node {
                 .select(&target, peer)
                 .map(|selection| Reply::Drain(self.drain(selection, wait, timeout_ms, progress))),
             Request::Layout { ino } => self.layout(ino, peer),
+            Request::Explain { ino } => self.explain(ino, peer),
             Request::Umount { keep, timeout_ms } => self.umount(keep, timeout_ms, peer, progress),
         };
         reply.unwrap_or_else(Reply::Refused)

@@ -8,11 +8,11 @@ use crate::settings::MountSettings;
 use flusher::ost::{self, Fleet, Kind, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
-    Backing, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement, Publisher,
-    UnmountError,
+    Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement,
+    Publisher, UnmountError,
 };
 use layout_index::commons::{Commons, Owner};
-use layout_index::{Canonical, DiskFile, File, FileId, Peers, StickyError, Store};
+use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -112,9 +112,10 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
         backing,
         store: store.clone(),
         absorb: settings.absorb,
+        policies: settings.policies.clone(),
         ttl: settings.attr_timeout,
         placement: fleet.as_ref().map(striping),
-        others: others.map(|(s, peers)| Others::new(peers, s.close, s.fsync, s.coherent)),
+        others: others.map(|(s, peers)| Others::new(peers, s.close, s.fsync)),
         shared_locks: settings.shared_locks,
     })
     .map_err(|e| Failure::failed(format!("the file system could not be set up: {e}")))?;
@@ -215,13 +216,20 @@ struct Publishing {
     patience: Duration,
 }
 
+impl Publishing {
+    fn deadline(&self, file: &File) -> Instant {
+        let own = file.policy().visibility_timeout;
+        Instant::now() + own.unwrap_or(self.patience)
+    }
+}
+
 impl Publisher for Publishing {
     fn publish(&self, file: &Arc<File>) -> std::result::Result<(), StickyError> {
         self.flusher.publish(file)
     }
 
     fn deliver(&self, file: &Arc<File>) -> std::result::Result<(), StickyError> {
-        self.flusher.deliver(file, Instant::now() + self.patience)
+        self.flusher.deliver(file, self.deadline(file))
     }
 
     fn owes(&self, file: &Arc<File>) {
@@ -229,7 +237,7 @@ impl Publisher for Publishing {
     }
 
     fn settle(&self, file: &Arc<File>) -> bool {
-        self.flusher.settle(file, Instant::now() + self.patience)
+        self.flusher.settle(file, self.deadline(file))
     }
 }
 
@@ -248,6 +256,14 @@ impl Canonicals for View {
     fn finished(&self, id: FileId) {
         self.0.file_clean(id);
     }
+
+    fn has_policies(&self) -> bool {
+        true
+    }
+
+    fn policy(&self, file: &File) -> io::Result<FilePolicy> {
+        self.0.policy_of(file)
+    }
 }
 
 impl Names for View {
@@ -261,6 +277,10 @@ impl Names for View {
 
     fn open_handles(&self) -> usize {
         self.0.open_handles()
+    }
+
+    fn explain(&self, ino: u64) -> Result<Option<Explained>, FsError> {
+        self.0.explain(ino)
     }
 }
 

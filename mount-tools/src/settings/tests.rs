@@ -43,7 +43,8 @@ fn defaults_are_filled_in() {
     assert_eq!(settings.index_memory, INDEX_MEMORY);
     assert_eq!(settings.drain.rate_limit, None);
     assert!(settings.shared_locks);
-    assert!(settings.absorb && !settings.options.allow_other);
+    assert_eq!(settings.absorb, Absorb::On);
+    assert!(!settings.options.allow_other);
     assert!((1..=64).contains(&settings.threads));
     assert!(!settings.node.is_empty());
 }

@@ -4,6 +4,7 @@ mod data;
 pub mod locks;
 mod names;
 mod opening;
+mod policies;
 mod rights;
 
 use super::*;
@@ -62,7 +63,8 @@ fn node_in(dir: &Arc<tempfile::TempDir>, node: &str, absorb: bool) -> World {
     let fs = Overlay::new(OverlayOptions {
         backing: Backing::open(&backing).unwrap(),
         store,
-        absorb,
+        absorb: if absorb { Absorb::On } else { Absorb::Off },
+        policies: Arc::default(),
         ttl: Duration::from_secs(1),
         placement: None,
         others: None,

@@ -1,0 +1,106 @@
+//! Policies without a mount: what an open learns, and what a new file takes over.
+
+use super::*;
+use layout_index::policy::{Drain, Key};
+
+fn set(world: &World, node: u64, key: &str, value: &str) -> Result<()> {
+    let name = format!("user.forebay.{key}");
+    world
+        .fs
+        .setxattr(&me(), node, os(&name), value.as_bytes(), 0)
+}
+
+fn mkdir(world: &World, parent: u64, name: &str) -> u64 {
+    let made = world.fs.mkdir(&me(), parent, os(name), 0o755, 0o022);
+    made.unwrap().attr.ino
+}
+
+fn create_in(world: &World, dir: u64, name: &str) -> (u64, u64) {
+    let flags = RDWR | libc::O_CREAT;
+    let made = world
+        .fs
+        .create(&me(), dir, os(name), 0o644, 0o022, flags, None);
+    let (entry, opened) = made.unwrap();
+    (entry.attr.ino, opened.fh)
+}
+
+/// S10.5: what is set counts at once for those who look at the file, and for writes from the next open on.
+#[test]
+fn an_attribute_counts_at_once_and_absorb_from_the_next_open() {
+    let world = world();
+    let (node, fh) = world.create("f");
+    world.write(fh, 0, b"absorbed");
+    let file = world.store_file(node);
+    assert!(file.has_policy() && file.policy().is_empty());
+    set(&world, node, "drain", "never").unwrap();
+    set(&world, node, "absorb", "off").unwrap();
+    assert_eq!(file.policy().drain, Some(Drain::Never));
+    world.write(fh, 0, b"Absorbed");
+    assert!(world.canonical("f").is_empty(), "this handle absorbs");
+    let again = world.open(node, RDWR);
+    world.write(again, 8, b" and through");
+    assert_eq!(&world.canonical("f")[8..], b" and through");
+    assert_eq!(world.read(fh, 0, 100), b"Absorbed and through");
+    for key in ["drain", "absorb"] {
+        let name = format!("user.forebay.{key}");
+        world.fs.removexattr(&me(), node, os(&name)).unwrap();
+    }
+    assert!(file.policy().is_empty());
+    world.drain(&file);
+    assert_eq!(world.canonical("f"), b"Absorbed and through");
+}
+
+/// S10.2: from directories above, the nearest first, when it is made and not later; also by mknod.
+#[test]
+fn new_files_take_over_what_is_above_them() {
+    let world = world();
+    let a = mkdir(&world, ROOT, "a");
+    let b = mkdir(&world, a, "b");
+    let (before, _) = create_in(&world, b, "before");
+    set(&world, a, "drain", "never").unwrap();
+    set(&world, a, "keep", "true").unwrap();
+    set(&world, b, "drain", "on-close").unwrap();
+    let (after, _) = create_in(&world, b, "after");
+    let made = world
+        .fs
+        .mknod(&me(), b, os("made"), libc::S_IFREG | 0o644, 0o022, 0)
+        .unwrap();
+    let made_open = world.open(made.attr.ino, RDWR);
+    assert!(world.fs.handle(made_open).is_ok());
+    assert!(world.store_file(before).policy().is_empty());
+    for node in [after, made.attr.ino] {
+        let policy = world.store_file(node).policy();
+        assert_eq!(policy.drain, Some(Drain::OnClose));
+        assert_eq!(policy.keep, Some(true));
+    }
+    // In another directory, through another name, by somebody who only knows the file.
+    world
+        .fs
+        .rename(&me(), b, os("after"), ROOT, os("moved"), 0)
+        .unwrap();
+    let file = world.store_file(after);
+    let found = world.fs.policy_of(&file).unwrap();
+    assert_eq!(found, file.policy());
+    let explained = world.fs.explain(after).unwrap().unwrap();
+    let of = |key: Key| explained.decisions.iter().find(|d| d.key == key).unwrap();
+    let source = |dir: &str| crate::policy::Source::Directory(dir.to_owned());
+    assert_eq!(of(Key::Drain).source, source("a/b"));
+    assert_eq!(of(Key::Keep).source, source("a"));
+    assert_eq!(of(Key::Close).source, crate::policy::Source::Default);
+}
+
+/// S10.3: refused, and nothing is left of it.
+#[test]
+fn nonsense_is_refused() {
+    let world = world();
+    let (node, _) = world.create("f");
+    for (key, value) in [("drain", "later"), ("colour", "red"), ("", "x")] {
+        let refused = set(&world, node, key, value).unwrap_err();
+        assert_eq!(refused.errno(), libc::EINVAL, "{key}");
+    }
+    let inside = set(&world, node, "internal.inherited", "drain=never x");
+    assert_eq!(inside.unwrap_err().errno(), libc::EPERM);
+    assert!(world.store_file(node).policy().is_empty());
+    let names = world.fs.listxattr(&me(), node, 0).unwrap();
+    assert_eq!(names, Xattr::Length(0));
+}
