@@ -6,7 +6,8 @@
 
 use crate::failure::{Failure, Result};
 use crate::process::Process;
-use nix::mount::{MsFlags, mount};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use std::ffi::CString;
 use std::io;
@@ -55,8 +56,52 @@ pub fn become_node(name: &str, own_network: bool) -> io::Result<()> {
     unshare(of_node(own_network))?;
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
+    let_go_of_other_mounts()?;
     nix::unistd::sethostname(name)?;
     Ok(())
+}
+
+/// A namespace begins with a copy of every mount there is. Forebay mounts that are nobody's business
+/// here would live on in it after they were unmounted where they belong, and their daemons with
+/// them.
+fn let_go_of_other_mounts() -> io::Result<()> {
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    for line in mounts.split(|b| *b == b'\n') {
+        let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
+        let kind = fields.iter().position(|f| *f == b"-").map(|dash| dash + 1);
+        let (Some(at), Some(kind)) = (fields.get(4), kind.and_then(|k| fields.get(k))) else {
+            continue;
+        };
+        if *kind == b"fuse.forebay" {
+            match umount2(unescape(at).as_slice(), MntFlags::MNT_DETACH) {
+                // Gone by itself meanwhile.
+                Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Spaces and the like are three octal digits there.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((byte, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| *byte == b'\\');
+        let code = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(code) => {
+                out.push(code);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    out
 }
 
 /// A network namespace and nothing else.
