@@ -13,8 +13,10 @@
 //! memory. So new nodes are refused before the last descriptors are taken, which the store and
 //! the drain cannot do without, and long before that the kernel is asked to let idle files go.
 
+mod changed;
 mod table;
 
+use changed::Changed;
 pub use table::{InodeTable, NoHandle, Place};
 
 use crate::backing::identity::Identified;
@@ -69,6 +71,8 @@ pub struct Inode {
     unlinked: AtomicBool,
     /// The backing has made this file's existence durable since this node is known.
     synced: AtomicBool,
+    /// The time of the last change that was shown.
+    pub changed: Changed,
     /// Of a directory: which directories at and above it have policies for new files.
     pub climbed: Mutex<Option<Climbed>>,
 }
@@ -86,6 +90,7 @@ impl Inode {
             privilege_changes: AtomicU64::new(0),
             unlinked: AtomicBool::new(false),
             synced: AtomicBool::new(false),
+            changed: Changed::default(),
             climbed: Mutex::default(),
         }
     }

@@ -29,7 +29,7 @@ impl Overlay {
             let stat = sys::stat(inode.fd())?;
             match self.dirty_stat(inode) {
                 None if was_dirty => {}
-                dirty => return Ok(combine(inode, &stat, dirty)),
+                dirty => return Ok(shown(inode, &stat, dirty)),
             }
         }
     }
@@ -43,8 +43,8 @@ impl Overlay {
         }
         let _file = self.published(inode)?;
         match self.store().lookup(inode.id).map(|file| file.shown()) {
-            None if !drained => Ok(combine(inode, stat, None)),
-            Some(Some(dirty)) => Ok(combine(inode, stat, Some(dirty))),
+            None if !drained => Ok(shown(inode, stat, None)),
+            Some(Some(dirty)) => Ok(shown(inode, stat, Some(dirty))),
             None | Some(None) => self.attr(inode),
         }
     }
@@ -131,6 +131,7 @@ impl Overlay {
             set_owner_and_mode(&inode, &creds, set)?;
             set_times(&inode, &creds, set)?;
         }
+        inode.changed.forget();
         self.attr(&inode)
     }
 
@@ -331,6 +332,12 @@ fn timespec(time: Option<SetTime>) -> libc::timespec {
         Some(SetTime::At(t)) => (t.sec, t.nsec.into()),
     };
     libc::timespec { tv_sec, tv_nsec }
+}
+
+fn shown(inode: &Inode, stat: &Stat, dirty: Option<DirtyStat>) -> Attr {
+    let is_dirty = dirty.is_some();
+    let attr = combine(inode, stat, dirty);
+    inode.changed.steady(attr, stat.ctime, is_dirty)
 }
 
 fn combine(inode: &Inode, stat: &Stat, dirty: Option<DirtyStat>) -> Attr {

@@ -89,6 +89,7 @@ impl Overlay {
             sys::setxattr(inode.fd(), &name, value, flags)?;
         }
         inode.privileges_may_have_changed();
+        inode.changed.forget();
         self.policy_changed(&inode, name.to_bytes());
         Ok(())
     }
@@ -115,6 +116,7 @@ impl Overlay {
             }
             other => other?,
         }
+        inode.changed.forget();
         self.policy_changed(&inode, name.to_bytes());
         Ok(())
     }
