@@ -254,15 +254,23 @@ fn nodes_agree() {
     cluster.finish();
 }
 
-/// S10.1, S2.3: with `close = publish` and `fsync = local` for some files, those are published by the
-/// close and not by the fsync; the others the other way round.
+/// S10.1, S2.3: `close = publish` for some files and `fsync = local` for others; what is neither is announced by
+/// its close and published by its fsync.
+///
+/// Tests beside this one start programs, which close copies of our descriptors: a close may come at any
+/// time, so no file here is both published by closes and expected not to be.
 #[test]
 fn close_and_fsync_of_single_files() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
-    cluster.rules(&["match = \"pub/*\"\nclose = \"publish\"\nfsync = \"local\""]);
+    cluster.rules(&[
+        "match = \"pub/*\"\nclose = \"publish\"",
+        "match = \"local/*\"\nfsync = \"local\"",
+    ]);
     cluster.start();
     let bay = cluster.bay(0);
-    fs::create_dir(bay.path("pub")).expect("mkdir");
+    for dir in ["pub", "local"] {
+        fs::create_dir(bay.path(dir)).expect("mkdir");
+    }
     let data = Rng::new(6).bytes(SIZE);
     // A close that leaves something to do says so in the shared directory, by a name that begins with i.
     let shared = bay.backing().join(".forebay/files");
@@ -276,18 +284,27 @@ fn close_and_fsync_of_single_files() {
         names.filter(|name| name.starts_with("i.")).count()
     };
     let subfiles = || names_of(&bay.backing().join(".forebay/subfiles")).len();
-    let file = open_rw(bay.path("pub/f"));
-    sys::write_all_at(&file, &data, 0).expect("write");
-    let before = subfiles();
-    file.sync_all().expect("fsync");
-    assert_eq!(subfiles(), before, "fsync = local tells nobody");
-    drop(file);
+
+    put(bay.path("pub/f"), &data);
     assert_eq!(promises(), 0, "close = publish leaves nothing to do");
-    assert!(subfiles() > before, "close = publish has told");
-    assert_same("elsewhere", &get(cluster.bay(1).path("pub/f")), &data);
+    let published = subfiles();
+    assert!(published > 0, "close = publish has told");
     put(bay.path("other"), &data);
-    assert_eq!(promises(), 1, "close = defer announces");
-    assert_same("elsewhere", &get(cluster.bay(1).path("other")), &data);
+    assert!(promises() > 0, "close = defer announces");
+    assert_eq!(subfiles(), published, "close = defer only announces");
+
+    let local = open_rw(bay.path("local/f"));
+    sys::write_all_at(&local, &data, 0).expect("write");
+    local.sync_all().expect("fsync");
+    assert_eq!(subfiles(), published, "fsync = local tells nobody");
+    let told = open_rw(bay.path("told"));
+    sys::write_all_at(&told, &data, 0).expect("write");
+    told.sync_all().expect("fsync");
+    assert!(subfiles() > published, "fsync = publish has told");
+    drop((local, told));
+    for name in ["pub/f", "other", "local/f", "told"] {
+        assert_same(name, &get(cluster.bay(1).path(name)), &data);
+    }
     cluster.drain();
     cluster.finish();
 }
