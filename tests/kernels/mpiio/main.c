@@ -1,5 +1,6 @@
-/* mpiio DIR [CASE...]: runs the conformance cases, each on a file of its name in DIR. A case is run
- * when its name begins with one of those given. Ends at the first that fails, with a sentence. */
+/* mpiio DIR [CASE...] [--except CASE...]: runs the conformance cases, each on a file of its name in
+ * DIR. A case is run when its name begins with one of those given, or none is, and with none of the
+ * exceptions. Ends at the first that fails, with a sentence. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,10 +12,14 @@ static const struct test *const lists[] = {
 };
 
 static bool wanted(const char *name, int argc, char **argv) {
-    for (int i = 2; i < argc; i++)
-        if (strncmp(name, argv[i], strlen(argv[i])) == 0)
-            return true;
-    return argc <= 2;
+    bool chosen = argc == 2 || strcmp(argv[2], "--except") == 0, excepting = false;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--except") == 0)
+            excepting = true;
+        else if (strncmp(name, argv[i], strlen(argv[i])) == 0)
+            chosen = !excepting;
+    }
+    return chosen;
 }
 
 int main(int argc, char **argv) {
