@@ -57,7 +57,9 @@ impl Tool {
         match self {
             Tool::Hdf5 => text,
             // "netcdf NAME {"
-            Tool::Pnetcdf => text.replace(&format!("netcdf {} ", stem.unwrap_or("")), "netcdf FILE "),
+            Tool::Pnetcdf => {
+                text.replace(&format!("netcdf {} ", stem.unwrap_or("")), "netcdf FILE ")
+            }
         }
     }
 
@@ -68,7 +70,11 @@ impl Tool {
             run(command.arg("--report").arg(expected).arg(found));
         }
         let (want, have) = (self.dump(expected), self.dump(found));
-        assert!(want.len() > 100, "there is nothing in {}", expected.display());
+        assert!(
+            want.len() > 100,
+            "there is nothing in {}",
+            expected.display()
+        );
         if let Some((a, b)) = want.lines().zip(have.lines()).find(|(a, b)| a != b) {
             panic!("{}: a line is\n  {b}\nexpected\n  {a}", found.display());
         }
@@ -77,7 +83,9 @@ impl Tool {
 }
 
 fn run(command: &mut Command) -> String {
-    let done = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let done = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(
         done.status.success(),
         "{command:?} said {}:\n{}{}",

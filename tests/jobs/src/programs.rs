@@ -65,7 +65,9 @@ fn build() -> PathBuf {
         ("hdf5-openmpi", "libhdf5-openmpi-dev"),
         ("pnetcdf", "libpnetcdf-dev"),
     ] {
-        let there = Command::new("pkg-config").args(["--exists", module]).status();
+        let there = Command::new("pkg-config")
+            .args(["--exists", module])
+            .status();
         assert!(
             there.expect("start pkg-config").success(),
             "{module} is missing; install it: apt-get install {package}"

@@ -2,7 +2,7 @@
 
 use crate::compare::assert_same_tree;
 use crate::programs::{Program, program, yielding};
-use forebay_cluster::{Cluster, Done, Job, Mpi, Spec};
+use forebay_cluster::{Cluster, Job, Mpi, Spec};
 use forebay_tests::daemon_log;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -88,26 +88,38 @@ impl Rig {
         arguments: &[&str],
         more: impl Fn(Job<'a>) -> Job<'a>,
     ) {
-        for dir in [self.plain(name), self.mounted(name)] {
-            let done = self.in_one(&dir, mpi, which, arguments, &more);
-            print!("{}", done.stdout);
-            let what = format!("{which:?} {arguments:?} of {mpi:?} in {}", dir.display());
-            done.expect(&what);
-        }
+        self.to_its_end(&self.plain(name), mpi, which, arguments, &more);
+        self.to_its_end(&self.mounted(name), mpi, which, arguments, &more);
     }
 
-    fn in_one<'a>(
+    /// The same in the mount only.
+    pub fn in_mount<'a>(
+        &'a self,
+        name: &str,
+        mpi: Mpi,
+        which: Program,
+        arguments: &[&str],
+        more: impl Fn(Job<'a>) -> Job<'a>,
+    ) {
+        self.to_its_end(&self.mounted(name), mpi, which, arguments, &more);
+    }
+
+    fn to_its_end<'a>(
         &'a self,
         dir: &Path,
         mpi: Mpi,
         which: Program,
         arguments: &[&str],
         more: &impl Fn(Job<'a>) -> Job<'a>,
-    ) -> Done {
+    ) {
+        let what = format!("{which:?} {arguments:?} of {mpi:?} in {}", dir.display());
         let nodes = self.cluster.nodes().expect("the nodes");
         let job = more(self.job(mpi, ranks(nodes)));
-        job.run(program(which, mpi), with_dir(arguments, dir))
-            .unwrap_or_else(|failure| panic!("{which:?} of {mpi:?} in {}: {failure}", dir.display()))
+        let done = job
+            .run(program(which, mpi), with_dir(arguments, dir))
+            .unwrap_or_else(|failure| panic!("{what}: {failure}"));
+        print!("{}", done.stdout);
+        done.expect(&what);
     }
 
     /// Every node's mount shows what is in the plain directory, byte for byte.

@@ -29,7 +29,11 @@ fn undisturbed(rig: &Rig, mpi: Mpi) -> Value {
     std::fs::create_dir(&dir).expect("make the plain directory");
     let job = rig.job(mpi, ranks(NODES));
     let done = job.run(program(Program::Checkpoint, mpi), [&dir]);
-    end_of(&done.expect("run the job").expect("the job in a plain directory"))
+    end_of(
+        &done
+            .expect("run the job")
+            .expect("the job in a plain directory"),
+    )
 }
 
 /// Whether a process runs this program, on whatever node.
@@ -73,7 +77,9 @@ fn killed_in_the_third(rig: &Rig, mpi: Mpi, then: impl FnOnce()) {
     rig.cluster.kill(VICTIM).expect("kill the daemon");
     let pid = Pid::from_raw(i32::try_from(job.id()).expect("a process id"));
     kill(pid, Signal::SIGTERM).expect("end the job");
-    wait_until("mpirun ends", LONG, || job.try_wait().expect("wait for mpirun"));
+    wait_until("mpirun ends", LONG, || {
+        job.try_wait().expect("wait for mpirun")
+    });
     wait_until("the ranks are gone", LONG, || {
         (!is_running(&program)).then_some(())
     });

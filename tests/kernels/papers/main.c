@@ -19,7 +19,8 @@ enum { MODES = sizeof mode_names / sizeof *mode_names };
 
 /* Which kernels run, with what. Without --mode each runs as in its paper. */
 struct command {
-    const struct kernel *only; /* NULL: all, in a directory */
+    bool wanted[KERNELS];
+    bool directory; /* several kernels, each to a file of its name */
     bool mode_given, paper;
     long value[KERNELS][MAX_PARAMS];
     struct options options;
@@ -27,7 +28,7 @@ struct command {
 
 static void print_help(void) {
     printf("kernels NAME FILE [options]   writes FILE in the pattern of NAME (through %s)\n"
-           "kernels all DIR [options]     every kernel, each to a file of its name\n\n"
+           "kernels NAME,NAME DIR [options]   several, each to a file of its name; all: every one\n\n"
            "  --verify             then reads it back and checks every byte\n"
            "  --check              only checks a file that is there (same sizes and ranks)\n"
            "  --mode MODE          collective, independent, split, nonblocking\n"
@@ -72,7 +73,7 @@ static void set_hint(struct options *options, const char *text) {
 static bool set_param(struct command *command, const char *option, const char *text) {
     bool found = false;
     for (int k = 0; k < KERNELS; k++) {
-        if (command->only && command->only != kernels[k])
+        if (!command->wanted[k])
             continue;
         for (int p = 0; kernels[k]->params[p].name; p++)
             if (strcmp(option + 2, kernels[k]->params[p].name) == 0) {
@@ -90,19 +91,30 @@ static enum mode mode_of(const char *text) {
     usage_error("--mode %s: it is one of collective, independent, split, nonblocking", text);
 }
 
+/* "all", or names with commas between them. */
+static void choose(struct command *command, const char *names) {
+    bool all = strcmp(names, "all") == 0;
+    command->directory = all || strchr(names, ',');
+    for (const char *name = names; *name;) {
+        size_t length = strcspn(name, ",");
+        bool found = all;
+        for (int k = 0; k < KERNELS; k++)
+            if (all || (strlen(kernels[k]->name) == length &&
+                        strncmp(name, kernels[k]->name, length) == 0))
+                command->wanted[k] = found = true;
+        if (!found)
+            usage_error("there is no kernel %.*s; --help lists them", (int)length, name);
+        name += length + (name[length] == ',');
+    }
+}
+
 static void parse(struct command *command, int argc, char **argv) {
     struct options *options = &command->options;
     *options = (struct options){.seed = 1, .write = true, .groups = 1, .files = 1};
     options->info = MPI_INFO_NULL;
     if (argc < 3 || argv[1][0] == '-' || argv[2][0] == '-')
         usage_error("give the name of a kernel and a file; --help lists the kernels");
-    if (strcmp(argv[1], "all") != 0) {
-        for (int k = 0; k < KERNELS; k++)
-            if (strcmp(argv[1], kernels[k]->name) == 0)
-                command->only = kernels[k];
-        if (!command->only)
-            usage_error("there is no kernel %s; --help lists them", argv[1]);
-    }
+    choose(command, argv[1]);
     options->path = argv[2];
     for (int i = 3; i < argc; i++)
         command->paper = command->paper || strcmp(argv[i], "--paper") == 0;
@@ -285,10 +297,10 @@ int main(int argc, char **argv) {
     bool good = true;
     for (int k = 0; good && k < KERNELS; k++) {
         const struct kernel *kernel = kernels[k];
-        if (command.only && command.only != kernel)
+        if (!command.wanted[k])
             continue;
         if (kernel->plain && by_name) {
-            if (command.only)
+            if (!command.directory)
                 usage_error("%s has a file format of its own: run it with MPI-IO", kernel->name);
             continue;
         }
@@ -296,10 +308,10 @@ int main(int argc, char **argv) {
         if (!command.mode_given)
             options.mode = kernel->mode;
         char path[4096];
-        if (command.only)
-            snprintf(path, sizeof path, "%s", options.path);
-        else
+        if (command.directory)
             snprintf(path, sizeof path, "%s/%s", options.path, kernel->name);
+        else
+            snprintf(path, sizeof path, "%s", options.path);
         good = run(kernel, command.value[k], &options, path);
     }
     if (command.options.info != MPI_INFO_NULL)
