@@ -9,7 +9,8 @@ source scripts/rocksdb-env.sh bundled # for _forebay_rocksdb_fits
 build_packages=(build-essential pkg-config libclang-dev fuse3)
 test_packages=(attr acl mpich libmpich-dev openmpi-bin libopenmpi-dev e2fsprogs util-linux mount procps
     psmisc python3 python3-numpy strace iproute2 rsync git sqlite3
-    moosefs-master moosefs-chunkserver moosefs-client moosefs-cli)
+    moosefs-master moosefs-chunkserver moosefs-client moosefs-cli
+    libhdf5-mpich-dev libhdf5-openmpi-dev hdf5-tools libpnetcdf-dev pnetcdf-bin)
 
 fail() {
     echo "forebay: $*" >&2

@@ -37,7 +37,7 @@ pub fn reply_create(
         Ok(created) => created,
         Err(e) => return reply.error(errno("create", parent.0, &e)),
     };
-    let (ttl, attr) = (overlay.ttl(), file_attr(&entry.attr));
+    let (ttl, attr) = (overlay.ttl(entry.attr.ino), file_attr(&entry.attr));
     let (generation, fh) = (Generation(entry.generation), FileHandle(fh));
     match passthrough.as_ref().and_then(backing_id) {
         Some(id) => {
@@ -80,7 +80,7 @@ pub fn reply_entries(
                 INodeNo(found.attr.ino),
                 entry.next,
                 name,
-                &overlay.ttl(),
+                &overlay.ttl(found.attr.ino),
                 &file_attr(&found.attr),
                 Generation(found.generation),
             ),
@@ -103,7 +103,7 @@ pub fn reply_entries(
 pub fn reply_entry(overlay: &Overlay, reply: ReplyEntry, op: &'static str, entry: Result<Entry>) {
     match entry {
         Ok(entry) => reply.entry(
-            &overlay.ttl(),
+            &overlay.ttl(entry.attr.ino),
             &file_attr(&entry.attr),
             Generation(entry.generation),
         ),
@@ -113,7 +113,7 @@ pub fn reply_entry(overlay: &Overlay, reply: ReplyEntry, op: &'static str, entry
 
 pub fn reply_attr(overlay: &Overlay, reply: ReplyAttr, op: &'static str, attr: Result<Attr>) {
     match attr {
-        Ok(attr) => reply.attr(&overlay.ttl(), &file_attr(&attr)),
+        Ok(attr) => reply.attr(&overlay.ttl(attr.ino), &file_attr(&attr)),
         Err(e) => reply.error(errno(op, 0, &e)),
     }
 }

@@ -75,6 +75,8 @@ pub struct Inode {
     pub changed: Changed,
     /// Of a directory: which directories at and above it have policies for new files.
     pub climbed: Mutex<Option<Climbed>>,
+    /// See [`Inode::keep_no_attributes`].
+    unkept: Mutex<bool>,
 }
 
 impl Inode {
@@ -92,7 +94,26 @@ impl Inode {
             synced: AtomicBool::new(false),
             changed: Changed::default(),
             climbed: Mutex::default(),
+            unkept: Mutex::default(),
         }
+    }
+
+    /// While the file is open here the kernel keeps no attributes of it (see `Overlay::ttl`). Calls
+    /// `drop_attributes` for those that it has from before, once: when this returns they are gone,
+    /// whoever has done it. To do it at every open would do harm: the kernel discards an answer
+    /// about attributes that is on its way meanwhile, and an `lseek` to the end that has asked for it
+    /// takes the size from before.
+    pub fn keep_no_attributes(&self, drop_attributes: impl FnOnce()) {
+        let mut unkept = self.unkept.lock();
+        if !*unkept {
+            drop_attributes();
+            *unkept = true;
+        }
+    }
+
+    /// The last handle is closed.
+    fn keep_attributes(&self) {
+        *self.unkept.lock() = false;
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {

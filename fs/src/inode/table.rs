@@ -255,12 +255,24 @@ impl InodeTable {
         Ok(())
     }
 
+    /// Something on this node has it open.
+    pub fn is_open(&self, node: u64) -> bool {
+        let inner = self.inner.lock();
+        inner
+            .nodes
+            .get(&node)
+            .is_some_and(|entry| entry.handles > 0)
+    }
+
     /// The node comes back when this was the last reference.
     pub fn remove_handle(&self, node: u64) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
         let entry = inner.nodes.get_mut(&node)?;
         if entry.handles > 0 {
             entry.handles -= 1;
+            if entry.handles == 0 {
+                entry.inode.keep_attributes();
+            }
             inner.handles -= 1;
         }
         inner.reap(node)

@@ -171,10 +171,6 @@ impl Overlay {
         self.shared_locks
     }
 
-    pub fn ttl(&self) -> Duration {
-        self.ttl
-    }
-
     /// How to tell the kernel that attributes changed behind its back. The first one stays.
     pub fn on_invalidate(&self, invalidate: Invalidate) {
         if self.invalidate.set(invalidate).is_err() {

@@ -24,6 +24,7 @@ pub use layout_index::policy::{Close, Fsync};
 use layout_index::{Canonical, File, Peers, StickyError, Wait};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Who moves data to where others see it. All of it waits.
 pub trait Publisher: Send + Sync {
@@ -99,8 +100,27 @@ impl Overlay {
         if self.others.is_some()
             && let Some(invalidate) = self.invalidate.get()
         {
-            invalidate(inode.node);
+            inode.keep_no_attributes(|| invalidate(inode.node));
         }
+    }
+
+    /// How long the kernel may keep names and attributes of a file: not at all while it is open here
+    /// and other nodes may change it, so that a size is what the last sync point made it.
+    pub fn ttl(&self, node: u64) -> Duration {
+        if self.others.is_some() && self.inodes.is_open(node) {
+            return Duration::ZERO;
+        }
+        self.ttl
+    }
+
+    /// The kernel may have kept a name for a while whose file another node has removed: ESTALE makes
+    /// it look the name up again, and find a newer file of that name. What is written to the
+    /// removed one would be lost.
+    pub(super) fn still_named(&self, inode: &Inode, canonical: BorrowedFd<'_>) -> Result<()> {
+        if self.others.is_some() && !inode.is_unlinked() && sys::stat(canonical)?.nlink == 0 {
+            return Err(FsError::Stale(inode.node));
+        }
+        Ok(())
     }
 
     /// For handles that use the canonical file itself.

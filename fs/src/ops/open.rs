@@ -74,6 +74,7 @@ impl Overlay {
         }
         let creds = Creds::of(caller);
         let canonical = open_canonical(&inode, &creds, flags)?;
+        self.still_named(&inode, canonical.as_fd())?;
         self.finish_open(caller, inode, canonical, creds, flags, registrar, None)
     }
 

@@ -1,0 +1,75 @@
+//! Parallel HDF5 (both MPIs) and PnetCDF: eight ranks on four nodes write the papers' arrays, the
+//! ranks of a second job read them on other nodes, and after the drain the formats' own tools find
+//! in the backing what a run in a plain directory left: S2.1, S2.8, S4.
+//!
+//! A chunked dataset of HDF5 (`gcrm`) is filled with zeros by some ranks when it is made, and then
+//! written by others after a barrier, with no sync between. Only nodes that see each other's writes
+//! at once keep these in order, so that one runs with `absorb = coherent` (S2.9).
+
+use forebay_cluster::{Mpi, Spec};
+use forebay_jobs::{Program, Rig, Tool, assert_same_tree, kernel_arguments};
+
+const NOT_CHUNKED: &str = "coll_perf,flash_io,s3d,vorpal,chombo";
+
+fn written_and_read(rig: &Rig, mpi: Mpi, program: Program, kernels: &str, mode: &str) {
+    let name = format!("{}-{mode}", mpi.suffix());
+    let further = kernel_arguments();
+    let mut arguments = vec![kernels, "{}", "--mode", mode, "--variables", "4"];
+    arguments.extend(further.iter().map(String::as_str));
+    rig.run(&name, mpi, program, &arguments);
+    // Opened read-only by another job, whose ranks are where others were.
+    arguments.push("--check");
+    rig.in_mount(&name, mpi, program, &arguments, |job| {
+        job.nodes(&[2, 3, 1, 0])
+    });
+
+    rig.cluster.drain().expect("drain all nodes");
+    let canonical = rig.cluster.canonical(&name);
+    for node in 0..4 {
+        let there = rig.cluster.at(node, &name).expect("a path on a node");
+        assert_same_tree(&canonical, &there, &format!("the mount of n{node}"));
+    }
+    let tool = match program {
+        Program::KernelsPnetcdf => Tool::Pnetcdf,
+        _ => Tool::Hdf5,
+    };
+    for entry in std::fs::read_dir(rig.plain(&name)).expect("list the plain directory") {
+        let plain = entry.expect("list the plain directory").path();
+        let name = plain.file_name().expect("an entry has a name");
+        tool.assert_same(&plain, &canonical.join(name));
+    }
+}
+
+#[test]
+fn hdf5_collective() {
+    let rig = Rig::up(Spec::new(4));
+    for mpi in Mpi::BOTH {
+        written_and_read(&rig, mpi, Program::KernelsHdf5, NOT_CHUNKED, "collective");
+    }
+    rig.finish();
+}
+
+#[test]
+fn hdf5_independent_and_chunked() {
+    let rig = Rig::up(Spec::new(4).args(["--absorb", "coherent"]));
+    for mpi in Mpi::BOTH {
+        written_and_read(
+            &rig,
+            mpi,
+            Program::KernelsHdf5,
+            "gcrm,vorpal",
+            "independent",
+        );
+    }
+    rig.finish();
+}
+
+#[test]
+fn pnetcdf() {
+    let rig = Rig::up(Spec::new(4));
+    for mode in ["collective", "independent"] {
+        let program = Program::KernelsPnetcdf;
+        written_and_read(&rig, Mpi::OpenMpi, program, "all", mode);
+    }
+    rig.finish();
+}

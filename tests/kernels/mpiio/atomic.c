@@ -1,0 +1,143 @@
+/* Atomic mode: accesses of all ranks are as if one came after another, also where they overlap, and
+ * without any sync. */
+#include "conform.h"
+
+#include <stdlib.h>
+
+enum { AREA = 40009, ROUNDS = 3 };
+
+/* The seed whose content all the bytes are; fails if there is none. */
+static int whose(const unsigned char *bytes, int low, int high) {
+    for (int seed = low; seed < high; seed++)
+        if (content_check((uint64_t)seed, 0, bytes, AREA) == AREA)
+            return seed;
+    for (int seed = low; seed < high; seed++) {
+        size_t good = content_check((uint64_t)seed, 0, bytes, AREA);
+        if (good > 0)
+            fail("the bytes up to offset %zu are those of write %d, the next is 0x%02x of another: "
+                 "torn",
+                 good, seed - low, bytes[good]);
+    }
+    fail("the first byte is 0x%02x, which nobody wrote", bytes[0]);
+}
+
+static void agree(int seed) {
+    int low, high;
+    must(MPI_Allreduce(&seed, &low, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
+    must(MPI_Allreduce(&seed, &high, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
+    if (low != high)
+        fail("after the barrier one rank reads write %d and another write %d", low, high);
+}
+
+static void require_atomic(MPI_File file) {
+    int flag = 0;
+    must(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
+    must(MPI_File_get_atomicity(file, &flag), "MPI_File_get_atomicity");
+    if (!flag)
+        fail("atomic mode was set and is not");
+}
+
+/* All write the same bytes at once, then half of them do while the others read: each read is one
+ * write, whole; after a barrier all ranks see the same one. */
+static void overlap(const char *path, MPI_Datatype type) {
+    MPI_File file = create_file(path);
+    require_atomic(file);
+    view_bytes(file, 0, type);
+    unsigned char *read = blank(AREA);
+    int newest = 1000; /* seeds from here to `newest` have been written */
+    for (int round = 0; round < ROUNDS; round++) {
+        int low = 1000 + round * ranks, high = low + ranks;
+        bool writes = round == 0 || rank % 2 == round % 2 || ranks == 1;
+        if (writes) {
+            void *bytes = content((uint64_t)(low + rank), 0, AREA);
+            must(MPI_File_write_at(file, 0, bytes, AREA, MPI_BYTE, MPI_STATUS_IGNORE),
+                 "MPI_File_write_at");
+            free(bytes);
+        } else {
+            for (int i = 0; i < 2; i++) {
+                must(MPI_File_read_at(file, 0, read, AREA, MPI_BYTE, MPI_STATUS_IGNORE),
+                     "MPI_File_read_at");
+                whose(read, newest, high);
+            }
+        }
+        barrier();
+        must(MPI_File_read_at(file, 0, read, AREA, MPI_BYTE, MPI_STATUS_IGNORE),
+             "MPI_File_read_at");
+        agree(whose(read, low, high));
+        barrier();
+        newest = low;
+    }
+    free(read);
+    barrier();
+    if (rank == 0) {
+        void *bytes = content(50, 0, AREA);
+        must(MPI_File_write_at(file, 0, bytes, AREA, MPI_BYTE, MPI_STATUS_IGNORE),
+             "MPI_File_write_at");
+        free(bytes);
+    }
+    close_file(&file);
+}
+
+static void contiguous(const char *path) {
+    overlap(path, MPI_BYTE);
+    expect_file(path, 50, AREA);
+}
+
+/* The same through a view with holes: a write is many pieces and still atomic. */
+static void strided(const char *path) {
+    enum { RUN = 101, STRIDE = 150 };
+    MPI_Datatype run, type;
+    must(MPI_Type_contiguous(RUN, MPI_BYTE, &run), "MPI_Type_contiguous");
+    must(MPI_Type_create_resized(run, 0, STRIDE, &type), "MPI_Type_create_resized");
+    must(MPI_Type_commit(&type), "MPI_Type_commit");
+    free_type(&run);
+    overlap(path, type);
+    free_type(&type);
+    /* A file whose every byte is known. */
+    barrier();
+    MPI_File file = create_file(path);
+    if (rank == ranks - 1)
+        write_at(file, 0, 51, AREA / RUN * STRIDE + RUN);
+    close_file(&file);
+    expect_file(path, 51, AREA / RUN * STRIDE + RUN);
+}
+
+/* A counter that ranks pass on by message: read, add, write, and no sync anywhere. */
+static void counter(const char *path) {
+    enum { NUMBERS = 500, TURNS = 3 };
+    MPI_File file = create_file(path);
+    require_atomic(file);
+    int64_t numbers[NUMBERS] = {0};
+    if (rank == 0)
+        must(MPI_File_write_at(file, 0, numbers, NUMBERS, MPI_INT64_T, MPI_STATUS_IGNORE),
+             "MPI_File_write_at");
+    barrier();
+    int left = (rank + ranks - 1) % ranks, right = (rank + 1) % ranks;
+    for (int turn = 0; turn < TURNS; turn++) {
+        if ((turn > 0 || rank > 0) && ranks > 1)
+            must(MPI_Recv(NULL, 0, MPI_BYTE, left, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+                 "MPI_Recv");
+        must(MPI_File_read_at(file, 0, numbers, NUMBERS, MPI_INT64_T, MPI_STATUS_IGNORE),
+             "MPI_File_read_at");
+        for (int i = 0; i < NUMBERS; i++) {
+            int64_t expected = (int64_t)(turn * ranks + rank) * (i + 1);
+            if (numbers[i] != expected)
+                fail("counter %d is %lld, expected %lld: a change was lost", i,
+                     (long long)numbers[i], (long long)expected);
+            numbers[i] += i + 1;
+        }
+        must(MPI_File_write_at(file, 0, numbers, NUMBERS, MPI_INT64_T, MPI_STATUS_IGNORE),
+             "MPI_File_write_at");
+        if (ranks > 1 && (turn < TURNS - 1 || rank < ranks - 1))
+            must(MPI_Send(NULL, 0, MPI_BYTE, right, 0, MPI_COMM_WORLD), "MPI_Send");
+    }
+    close_file(&file);
+    barrier();
+}
+
+const struct test atomic_tests[] = {
+    {"atomic_contiguous", contiguous},
+    {"atomic_strided", strided},
+    {"atomic_counter", counter},
+    {0},
+};
