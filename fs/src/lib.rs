@@ -28,4 +28,6 @@ pub mod types;
 pub use backing::Backing;
 pub use errno::FsError;
 pub use mount::{MountOptions, Mounted, UnmountError, Unmounter, mount};
-pub use ops::{Close, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Publisher};
+pub use ops::{
+    Close, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Prefetched, Publisher,
+};

@@ -21,6 +21,7 @@ pub mod error;
 pub mod extent;
 pub mod file;
 pub mod index;
+pub mod kept;
 pub mod layout;
 pub mod log;
 mod maintain;
@@ -41,6 +42,7 @@ pub use file::{
     Source, StickyError, Subfiled,
 };
 pub use index::SubfileRow;
+pub use kept::{Kept, KeptTotals, Version};
 pub use peers::{Canonical, Peers, Wait};
 pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};

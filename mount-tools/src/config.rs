@@ -71,6 +71,7 @@ pub fn merge(command_line: Keys, file: Keys) -> Keys {
         attr_timeout: c.attr_timeout.or(f.attr_timeout),
         threads: c.threads.or(f.threads),
         verify: c.verify.or(f.verify),
+        keep: c.keep.or(f.keep),
     }
 }
 
@@ -117,6 +118,7 @@ mod tests {
             attr-timeout = "500ms"
             threads = 3
             verify = true
+            keep = true
             "#,
         )
         .unwrap();
@@ -132,6 +134,7 @@ mod tests {
         assert_eq!(keys.locks, Some(Locks::Local));
         assert_eq!(keys.attr_timeout, Some(Span(Duration::from_millis(500))));
         assert_eq!(keys.verify, Some(true));
+        assert_eq!(keys.keep, Some(true));
     }
 
     #[test]

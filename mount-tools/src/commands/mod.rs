@@ -4,6 +4,7 @@ pub mod adopt;
 pub mod drain;
 pub mod layout;
 pub mod mount;
+pub mod prefetch;
 pub mod probe;
 pub mod recover;
 pub mod status;

@@ -8,8 +8,8 @@ use crate::settings::MountSettings;
 use flusher::ost::{self, Fleet, Kind, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
-    Backing, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement, Publisher,
-    UnmountError,
+    Backing, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement, Prefetched,
+    Publisher, UnmountError,
 };
 use layout_index::commons::{Commons, Owner};
 use layout_index::{Canonical, DiskFile, File, FileId, Peers, StickyError, Store};
@@ -261,6 +261,17 @@ impl Names for View {
 
     fn open_handles(&self) -> usize {
         self.0.open_handles()
+    }
+
+    fn prefetch(
+        &self,
+        ino: u64,
+        by: Option<(u32, u32)>,
+        began: Instant,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Option<io::Result<Prefetched>> {
+        let handle = self.0.reading_handle(ino, by)?;
+        Some(self.0.prefetch(&handle, began, progress))
     }
 }
 
