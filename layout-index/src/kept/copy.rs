@@ -193,7 +193,9 @@ impl Copy {
         }
         let new = state.cover.insert(range);
         state.charged += new;
-        self.home.space.release_kept(wanted - new.min(wanted));
+        // Others may have covered or uncovered parts of it meanwhile.
+        self.home.space.add_kept(new.saturating_sub(wanted));
+        self.home.space.release_kept(wanted.saturating_sub(new));
         let many = state.cover.len() > MOST_RANGES;
         drop(state);
         if many {
