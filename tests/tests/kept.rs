@@ -245,6 +245,48 @@ fn an_open_reader_sees_changes_at_its_sync_points() {
     bay.finish();
 }
 
+/// S10.1, S1.1: a reader that stays open sees everything that is done through the mount, at once.
+#[test]
+fn an_open_reader_sees_what_is_done_through_the_mount() {
+    for absorb in ["on", "off"] {
+        let shared = sim();
+        let mut want = vec![1; MIB];
+        put(shared.canonical("f"), &want);
+        let mut bay = shared.node("n0", Drain::Never);
+        bay.set("absorb", absorb);
+        bay.start();
+        let opened = || {
+            bay.drain();
+            let report = prefetch(&bay, &bay.path("f"));
+            assert_eq!(report["files"], 1, "{report:#}");
+            File::open(bay.path("f")).expect("open")
+        };
+        let all = |reader: &File| sys::read_at(reader, 0, 2 * MIB).expect("read");
+        let reader = opened();
+        assert_same("kept", &all(&reader), &want);
+        let writer = open_rw(bay.path("f"));
+        want[5000..5100].fill(2);
+        sys::write_all_at(&writer, &[2; 100], 5000).expect("write");
+        assert_same("written", &all(&reader), &want);
+        drop(writer);
+        bay.drain();
+        assert_same("drained", &all(&reader), &want);
+        drop(reader);
+        let reader = opened();
+        sys::truncate(&bay.path("f"), 500_000).expect("cut");
+        want.truncate(500_000);
+        assert_same("cut", &all(&reader), &want);
+        drop(reader);
+        let reader = opened();
+        let writer = open_rw(bay.path("f"));
+        sys::fallocate(&writer, sys::PUNCH, 4096, 40_960).expect("punch");
+        want[4096..45_056].fill(0);
+        assert_same("punched", &all(&reader), &want);
+        drop((reader, writer));
+        bay.finish();
+    }
+}
+
 /// S10.1, S1.1: readers come and go while the file is written and fetched over and over; nobody
 /// sees it go back.
 #[test]
@@ -453,6 +495,7 @@ fn rights_are_those_of_the_file() {
     assert!(text(&out).contains("cannot read"), "{}", text(&out));
     assert_eq!(kept(&bay), (0, 0));
     // Nor by asking the daemon itself: bob has not opened it.
+    let alices = as_user(ALICE, &[], || File::open(&path).expect("open"));
     let said = as_user(BOB, &[], || {
         let ino = fs::metadata(&path).expect("stat").ino();
         raw(
@@ -461,6 +504,7 @@ fn rights_are_those_of_the_file() {
         )
     });
     assert!(said.contains("denied"), "{said}");
+    drop(alices);
     assert_eq!(kept(&bay), (0, 0));
     let out = ask(ALICE);
     assert!(out.status.success(), "{}", text(&out));

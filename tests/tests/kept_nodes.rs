@@ -95,6 +95,36 @@ fn a_lock_refreshes_a_copy() {
     }
 }
 
+/// S10.1, S2.1: what this node has once shown of another's bytes does not go back to the copy when
+/// those bytes are drained, not even for a reader that has been open all the time.
+#[test]
+fn an_old_reader_does_not_go_back_to_the_copy() {
+    let shared = Shared::plain();
+    let a = node(&shared, "a", Drain::Never);
+    let b = node(&shared, "b", Drain::Never);
+    put(shared.canonical("f"), vec![1; 100_000]);
+    prefetch(&a, "f");
+    let reader = File::open(a.path("f")).expect("open");
+    let first = |file: &File| sys::read_at(file, 0, 10).expect("read");
+    assert_eq!(first(&reader), [1; 10]);
+    let writer = open_rw(b.path("f"));
+    sys::write_all_at(&writer, &[2; 10], 0).expect("write");
+    writer.sync_all().expect("fsync");
+    let other = File::open(a.path("f")).expect("open");
+    assert_eq!(first(&other), [2; 10], "published");
+    assert_eq!(first(&reader), [2; 10], "a refresh is for all handles");
+    drop(writer);
+    b.drain();
+    assert_eq!(get(shared.canonical("f"))[..10], [2; 10]);
+    // A look at the attributes is what tells this node that nothing is published any more.
+    reader.metadata().expect("stat");
+    assert_eq!(first(&reader), [2; 10], "drained");
+    drop((reader, other));
+    for bay in [a, b] {
+        bay.finish();
+    }
+}
+
 /// S10.1, S2.7: two nodes take turns at random, with kills, drains and prefetches in between; every
 /// open sees every byte.
 #[test]
@@ -114,8 +144,10 @@ fn turns_at_random() {
             1 => bays[who].drain(),
             2 | 3 => prefetch(&bays[who], "f"),
             4 => {
+                // Through a handle: only an open waits for what the other node has announced.
                 let size = rng.within(1..800_000);
-                sys::truncate(&bays[who].path("f"), size).expect("truncate");
+                let file = open_rw(bays[who].path("f"));
+                file.set_len(size).expect("truncate");
                 want.resize(size as usize, 0);
             }
             _ => {
