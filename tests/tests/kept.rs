@@ -128,6 +128,39 @@ fn what_was_drained_is_read_here() {
     }
 }
 
+/// S10.2: a file that is drained, and clean, again and again while it is being written.
+#[test]
+fn a_slow_writer_is_kept_as_a_whole() {
+    for nodes in ["one", "many"] {
+        let shared = sim();
+        let mut bay = shared.node("n0", Drain::Immediate);
+        bay.set("nodes", nodes).arg("--keep");
+        bay.start();
+        let data = Rng::new(8).bytes(4 * MIB);
+        let file = open_rw(bay.path("f"));
+        for (n, part) in data.chunks(MIB).enumerate() {
+            sys::write_all_at(&file, part, (n * MIB) as u64).expect("write");
+            bay.drain();
+        }
+        drop(file);
+        bay.drain();
+        assert_eq!(kept(&bay), (1, 4 * MIB as u64), "nodes = {nodes}");
+        reads_here(&shared, &bay, "f", &data);
+        // And one byte more, by the next daemon.
+        until("the copy is saved", || files(&bay, "sidecars") == 1);
+        bay.kill();
+        bay.start();
+        let file = open_rw(bay.path("f"));
+        sys::write_all_at(&file, b"x", 5).expect("write");
+        drop(file);
+        bay.drain();
+        let mut want = data;
+        want[5] = b'x';
+        reads_here(&shared, &bay, "f", &want);
+        bay.finish();
+    }
+}
+
 /// S10.1: parts that are written again, cut off and punched while it drains in several jobs.
 #[test]
 fn a_copy_follows_every_change_of_a_life() {

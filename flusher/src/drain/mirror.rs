@@ -6,7 +6,8 @@
 //! is what the canonical file has, as long as nobody else writes it. While a job runs nobody does:
 //! this node has the term, or is the only one. Between two jobs somebody may. So a job that ends
 //! before the file is clean notes the version of the canonical file ([`Mirror::pause`]), and the
-//! next goes on with the copy only if it is still the same. In a round each node writes domains of
+//! next goes on with the copy only if it is still the same; so does the first job of a new life with
+//! the copy of the last. In a round each node writes domains of
 //! its own; there the copy begins from nothing, and holds this node's domains.
 //!
 //! Reading, and whose lease it is, are the business of the file that this one wraps.
@@ -41,13 +42,10 @@ impl Mirror {
             return None;
         }
         let together = shared.together.is_some();
-        let now = match together {
-            // Not to be known is another version than any.
-            true => Some(canonical.version().unwrap_or_default()),
-            false => None,
-        };
+        // Where it cannot be told, it is another version than any.
+        let now = canonical.version().ok();
         let kept = shared.store.kept().clone();
-        let copy = kept.fill(file.id(), now)?;
+        let copy = kept.fill(file.id(), now, !together)?;
         Some(Mirror::new(canonical, kept, copy, together))
     }
 
@@ -77,10 +75,11 @@ impl Mirror {
 
     /// The job ends and the file is not clean. While nobody else may write the canonical file.
     pub fn pause(&self) {
-        if self.shared {
-            let at = version_after_change(&*self.canonical);
-            self.kept.pause(&self.copy, at);
-        }
+        let at = match self.shared {
+            true => version_after_change(&*self.canonical),
+            false => None,
+        };
+        self.kept.pause(&self.copy, at);
     }
 
     /// The version of the canonical file, while nobody else may write it.

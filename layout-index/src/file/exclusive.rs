@@ -157,7 +157,7 @@ impl Exclusive<'_> {
         }
         let file = self.file;
         let shared = &file.shared;
-        shared.kept.forget(file.id);
+        shared.kept.life_begins(file.id);
         file.seen().hint = Some(intro.clone());
         let no = shared.log.new_file_no();
         let payload = IntroPayload {

@@ -196,7 +196,7 @@ impl Copy {
         // Others may have covered or uncovered parts of it meanwhile.
         self.home.space.add_kept(new.saturating_sub(wanted));
         self.home.space.release_kept(wanted.saturating_sub(new));
-        let many = state.cover.len() > MOST_RANGES;
+        let many = state.cover.count() > MOST_RANGES;
         drop(state);
         if many {
             tracing::info!(file = %self.id, "its bytes come in too many pieces to keep a copy");
@@ -301,20 +301,43 @@ impl Copy {
             }
         };
         let written = self.write_sidecar(&sidecar);
-        let dead = {
+        let phase = {
             let mut state = self.state.lock();
             if state.phase == Phase::Valid(sidecar.version) {
                 state.saved = written.is_ok().then(|| sidecar.cover.bytes());
                 state.renewed = false;
             }
-            state.phase == Phase::Dead
+            state.phase
         };
-        if dead {
-            self.remove_files();
-        }
+        let cleared = match phase {
+            Phase::Dead => {
+                self.remove_files();
+                Ok(())
+            }
+            Phase::Filling { .. } => self.remove_sidecar(),
+            Phase::Valid(_) => Ok(()),
+        };
         drop(saving);
         self.close_file();
-        written
+        written.and(cleared)
+    }
+
+    /// Its bytes are about to become those of another version: nothing may say, not even after a
+    /// power failure, that they are of the one they were.
+    pub(super) fn unsave(&self) -> io::Result<()> {
+        let _saving = self.saving.lock();
+        if self.state.lock().saved.take().is_none() {
+            return Ok(());
+        }
+        self.remove_sidecar()
+    }
+
+    fn remove_sidecar(&self) -> io::Result<()> {
+        let Home { disk, dir, .. } = &*self.home;
+        match disk.remove(&self.home.sidecar(self.id, self.tag)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => disk.sync_dir(dir),
+        }
     }
 
     fn write_sidecar(&self, sidecar: &Sidecar) -> io::Result<()> {

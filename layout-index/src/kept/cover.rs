@@ -88,7 +88,7 @@ impl Cover {
     }
 
     /// How many ranges.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.ranges.len()
     }
 

@@ -7,9 +7,9 @@
 //! # Consistency
 //! A copy is of one version of the canonical file ([`Version`]: size and times). It is read only
 //! while the file has neither a life nor anything published, and only after a sync point (open,
-//! lock, fsync) has found the canonical file to be of that version. Beginning a life, writing
-//! through, cutting, and seeing something published all end it. So it never shows older bytes than
-//! the canonical file would have shown at the last sync point.
+//! lock, fsync) has found the canonical file to be of that version. Writing through, cutting, and
+//! seeing something published all end it; the beginning of a life takes it out of use. So it never
+//! shows older bytes than the canonical file would have shown at the last sync point.
 //!
 //! # Who fills it
 //! - The drain (`keep = true`): what it writes to the canonical file it writes to the copy, while
@@ -365,15 +365,35 @@ impl Kept {
         }
     }
 
-    /// A copy for the drain to fill. Goes on with the one that it paused if nothing has happened to
-    /// the canonical file since; `now` says what that is now, and `None` that nobody else writes it.
-    pub fn fill(&self, id: FileId, now: Option<Version>) -> Option<Arc<Copy>> {
+    /// A life begins: the copy is not read any more. What it has is still right where the life does
+    /// not touch it, so the drain may go on with it if the canonical file is of its version by then.
+    pub(crate) fn life_begins(&self, id: FileId) {
+        let Some(copy) = self.get(id) else {
+            return;
+        };
+        let mut state = copy.state.lock();
+        if let Phase::Valid(version) = state.phase {
+            state.phase = Phase::Filling { at: Some(version) };
+            state.renewed = false;
+        }
+    }
+
+    /// A copy for the drain to fill. Goes on with the one there is if nothing has happened to the
+    /// canonical file since: it is `now` as it was then; or the copy was paused and nobody else
+    /// writes the file (`alone`). Waits for the store's disk.
+    pub fn fill(&self, id: FileId, now: Option<Version>, alone: bool) -> Option<Arc<Copy>> {
         if let Some(copy) = self.get(id) {
             let phase = copy.state.lock().phase;
-            if let Phase::Filling { at } = phase
-                && (now.is_none() || now == at)
-            {
-                return Some(copy);
+            let same = match phase {
+                Phase::Filling { at: None } => alone,
+                Phase::Filling { at } => at == now,
+                Phase::Valid(_) | Phase::Dead => false,
+            };
+            if same {
+                match copy.unsave() {
+                    Ok(()) => return Some(copy),
+                    Err(error) => copy.fail("going on with", &error),
+                }
             }
         }
         self.create(id, Phase::Filling { at: None })
@@ -403,6 +423,7 @@ impl Kept {
             if let Phase::Filling { .. } = state.phase {
                 state.phase = Phase::Valid(version);
                 state.used = Instant::now();
+                state.checked = false;
             }
             state.cover.bytes() == 0
         };

@@ -31,7 +31,7 @@ pub struct Sidecar {
 impl Sidecar {
     /// `key` is the store's: a sidecar of another store is refused.
     pub fn encode(&self, key: u32) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER + self.cover.len() * RANGE + CHECKSUM);
+        let mut out = Vec::with_capacity(HEADER + self.cover.count() * RANGE + CHECKSUM);
         out.extend_from_slice(&MAGIC);
         let v = &self.version;
         for n in [self.id.ino, self.id.birth, self.tag, v.size] {
@@ -41,7 +41,7 @@ impl Sidecar {
             out.extend_from_slice(&t.sec.to_le_bytes());
             out.extend_from_slice(&t.nsec.to_le_bytes());
         }
-        out.extend_from_slice(&(self.cover.len() as u64).to_le_bytes());
+        out.extend_from_slice(&(self.cover.count() as u64).to_le_bytes());
         out.resize(HEADER, 0);
         for range in self.cover.iter() {
             out.extend_from_slice(&range.start.to_le_bytes());

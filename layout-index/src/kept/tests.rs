@@ -427,18 +427,56 @@ fn what_was_cut_off_does_not_come_back() {
 #[test]
 fn a_fill_goes_on_only_if_the_file_is_as_it_was_left() {
     let rig = Rig::new();
-    let copy = rig.kept.fill(ID, Some(version(1))).unwrap();
+    let copy = rig.kept.fill(ID, Some(version(1)), false).unwrap();
     rig.put(&copy, b"first", 0).unwrap();
     rig.kept.pause(&copy, Some(version(5)));
-    let same = rig.kept.fill(ID, Some(version(5))).unwrap();
+    let same = rig.kept.fill(ID, Some(version(5)), false).unwrap();
     assert!(Arc::ptr_eq(&same, &copy));
-    let other = rig.kept.fill(ID, Some(version(6))).unwrap();
+    let other = rig.kept.fill(ID, Some(version(6)), false).unwrap();
     assert!(copy.is_dead() && other.bytes() == 0);
     rig.put(&other, b"again", 0).unwrap();
-    let alone = rig.kept.fill(ID, None).unwrap();
+    let alone = rig.kept.fill(ID, None, true).unwrap();
     assert!(Arc::ptr_eq(&alone, &other), "nobody else writes it");
     rig.kept.complete(&alone, None);
     assert!(alone.is_dead(), "its version could not be told");
+}
+
+/// S10.1, S10.3: a new life goes on with the copy of the last, and nothing on the disk speaks for it
+/// before its first byte changes.
+#[test]
+fn a_new_life_goes_on_with_the_copy() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello");
+    rig.kept.save(&copy);
+    assert!(rig.is_valid(ID, version(5)));
+    rig.kept.life_begins(ID);
+    assert_eq!(rig.read(ID, 0, 5), None, "not while the file is dirty");
+    assert!(!rig.is_valid(ID, version(5)));
+    rig.calls();
+    let same = rig.kept.fill(ID, Some(version(5)), false).unwrap();
+    assert!(Arc::ptr_eq(&same, &copy));
+    rig.put(&same, b"J", 0).unwrap();
+    let want = ["remove sidecar", "sync directory", "write data"];
+    assert_eq!(rig.calls(), want);
+    let later = Version {
+        mtime: Moment { sec: 2000, nsec: 1 },
+        ..version(5)
+    };
+    rig.kept.complete(&same, Some(later));
+    assert_eq!(rig.read(ID, 0, 5), None, "nobody has looked yet");
+    assert!(rig.is_valid(ID, later));
+    assert_eq!(rig.read(ID, 0, 5).unwrap(), b"Jello");
+    rig.kept.save(&same);
+    let rig = rig.restart();
+    assert!(rig.is_valid(ID, later));
+
+    rig.kept.life_begins(ID);
+    let other = rig.kept.fill(ID, Some(version(5)), true).unwrap();
+    assert_eq!(
+        other.bytes(),
+        0,
+        "somebody changed it before the life began"
+    );
 }
 
 #[test]

@@ -114,10 +114,10 @@ fn what_somebody_else_changed_between_two_jobs_is_not_kept() {
         .open(rig.dir.path().join("canonical"))
         .unwrap();
     let kept = rig.store.kept();
-    let same = kept.fill(ID, rig.mirror.look().ok()).unwrap();
+    let same = kept.fill(ID, rig.mirror.look().ok(), false).unwrap();
     assert!(Arc::ptr_eq(&same, &rig.mirror.copy));
     foreign.write_all_at(&[9; 10], 50).unwrap();
-    let other = kept.fill(ID, rig.mirror.look().ok()).unwrap();
+    let other = kept.fill(ID, rig.mirror.look().ok(), false).unwrap();
     assert!(!Arc::ptr_eq(&other, &rig.mirror.copy));
     assert_eq!(other.bytes(), 0);
 }
