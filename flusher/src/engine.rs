@@ -124,6 +124,11 @@ impl Shared {
         published + file.stat().map_or(0, |s| s.undrained)
     }
 
+    /// Whether what is drained of this file stays here as a copy.
+    pub fn keeps(&self, file: &File) -> bool {
+        file.policy().keep.unwrap_or(self.settings.read().keep)
+    }
+
     /// How many storage targets canonical files may be spread over.
     pub fn osts(&self) -> u32 {
         let osts = self.targets.as_ref().map(|t| t.fleet.provider().osts());

@@ -29,6 +29,8 @@ pub struct Settings {
     pub patience: Duration,
     /// How long a half-written stripe of a file that is still open may wait to be filled.
     pub linger: Duration,
+    /// What is drained stays on this node as a copy, to be read there.
+    pub keep: bool,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             batch: Duration::from_millis(50),
             patience: Duration::from_secs(10),
             linger: Duration::from_millis(500),
+            keep: false,
         }
     }
 }

@@ -30,6 +30,7 @@ pub use backing::Backing;
 pub use errno::FsError;
 pub use mount::{MountOptions, Mounted, UnmountError, Unmounter, mount};
 pub use ops::{
-    Close, Explained, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Publisher,
+    Close, Explained, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Prefetched,
+    Publisher,
 };
 pub use policy::{Policies, Rule, Rules};

@@ -3,11 +3,12 @@
 //!
 //! Short writes are not visible above this line: `write_at` writes everything or fails.
 
+use crate::kept::{Moment, Version};
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,6 +43,10 @@ pub trait DiskFile: Send + Sync + Debug {
     fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()>;
     /// Sets the modification time, in nanoseconds since 1970, and leaves the access time.
     fn set_mtime(&self, mtime: u64) -> io::Result<()>;
+    /// What tells one state of the file from another. Without it no copies of it are kept.
+    fn version(&self) -> io::Result<Version> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The machine's own file systems.
@@ -172,6 +177,19 @@ impl DiskFile for RealFile {
         } else {
             Err(io::Error::last_os_error())
         }
+    }
+
+    fn version(&self) -> io::Result<Version> {
+        let meta = self.0.metadata()?;
+        let moment = |sec, nsec| Moment {
+            sec,
+            nsec: u32::try_from(nsec).unwrap_or(0),
+        };
+        Ok(Version {
+            size: meta.len(),
+            mtime: moment(meta.mtime(), meta.mtime_nsec()),
+            ctime: moment(meta.ctime(), meta.ctime_nsec()),
+        })
     }
 }
 

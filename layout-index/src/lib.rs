@@ -21,6 +21,7 @@ pub mod error;
 pub mod extent;
 pub mod file;
 pub mod index;
+pub mod kept;
 pub mod layout;
 pub mod log;
 mod maintain;
@@ -42,6 +43,7 @@ pub use file::{
     Source, StickyError, Subfiled,
 };
 pub use index::SubfileRow;
+pub use kept::{Kept, KeptTotals, Version};
 pub use peers::{Canonical, Peers, Wait};
 pub use policy::FilePolicy;
 pub use recovery::RecoveryReport;

@@ -267,6 +267,7 @@ impl Turn {
         if pressed || shared.log.space.used() > shared.log.space.capacity() / 2 {
             compact_one(shared)?;
         }
+        shared.kept.save_renewed();
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use crate::error::{Result, StoreError};
 use crate::extent::{Extent, Place};
 use crate::file::File;
 use crate::index::Index;
+use crate::kept::Kept;
 use crate::log::Log;
 use crate::store::Event;
 use crate::subfile::{Subfile, Subfiles};
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub behind: AtomicBool,
     pub maintenance: Maintenance,
     pub subfiles: SubfileBook,
+    pub kept: Arc<Kept>,
 }
 
 impl std::fmt::Debug for Shared {

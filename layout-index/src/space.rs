@@ -1,8 +1,9 @@
 //! How much of the node's disk the store may take, and what it has taken.
 
-use crate::log::Room;
 use crate::log::segment::records_len;
+use crate::log::{LANES, Room};
 use serde::{Deserialize, Serialize};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -49,16 +50,27 @@ pub struct Space {
     pub high_watermark: u64,
     pub segment: u64,
     pub segments: usize,
+    /// Bytes that kept copies take besides.
+    pub kept: u64,
 }
 
-/// Keeps account of segments' bytes against the capacity.
-#[derive(Debug)]
+/// Keeps account of segments' bytes against the capacity, and of kept copies in what those leave.
+/// The log comes first: its reservations do not look at copies, but call whoever drops some.
 pub struct SpaceBook {
     capacity: u64,
     segment: u64,
     high: u64,
     user_share: u64,
     used: AtomicU64,
+    kept: AtomicU64,
+    shortage: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl std::fmt::Debug for SpaceBook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (used, kept) = (self.used(), self.kept());
+        write!(f, "SpaceBook({used} and {kept} of {})", self.capacity)
+    }
 }
 
 impl SpaceBook {
@@ -76,7 +88,47 @@ impl SpaceBook {
             high: (capacity as f64 * options.high_watermark) as u64,
             user_share: (capacity as f64 * options.user_share) as u64,
             used: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+            shortage: OnceLock::new(),
         }
+    }
+
+    pub fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Called when the log has taken room that copies have. The first one stays.
+    pub(crate) fn on_shortage(&self, call: Box<dyn Fn() + Send + Sync>) {
+        if self.shortage.set(call).is_err() {
+            tracing::error!("the store has its kept copies twice");
+        }
+    }
+
+    /// Copies take room that the log wants.
+    pub(crate) fn is_short(&self) -> bool {
+        let kept = self.kept();
+        kept > 0 && self.used().saturating_add(kept) > self.capacity
+    }
+
+    /// What an earlier daemon kept.
+    pub(crate) fn add_kept(&self, bytes: u64) {
+        self.kept.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release_kept(&self, bytes: u64) {
+        self.kept.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes room for a copy, if the log has some to spare: a segment for each lane is left.
+    pub(crate) fn reserve_kept(&self, bytes: u64) -> bool {
+        let spare = LANES as u64 * (self.segment + records_len(self.segment));
+        let limit = self.capacity.saturating_sub(spare);
+        self.kept
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |kept| {
+                let after = kept.checked_add(bytes)?;
+                (bytes == 0 || after.checked_add(self.used())? <= limit).then_some(after)
+            })
+            .is_ok()
     }
 
     pub fn segment_size(&self) -> u64 {
@@ -120,12 +172,19 @@ impl SpaceBook {
             Room::Data => self.capacity.saturating_sub(kept_back),
             Room::Control => u64::MAX,
         };
-        self.used
+        let taken = self
+            .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 let after = used.checked_add(bytes)?;
                 (after <= limit).then_some(after)
             })
-            .is_ok()
+            .is_ok();
+        if self.is_short()
+            && let Some(shortage) = self.shortage.get()
+        {
+            shortage();
+        }
+        taken
     }
 
     /// How long a writer should wait: nothing up to the high watermark, then growing with the

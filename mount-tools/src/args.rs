@@ -40,6 +40,9 @@ pub enum Command {
     /// Drain a file, a directory or a whole mount now
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain(DrainArgs),
+    /// Read files into the store, so that they are read from there
+    #[command(after_help = PREFETCH_EXAMPLES)]
+    Prefetch(PrefetchArgs),
     /// Show which bytes of a file are where
     #[command(after_help = LAYOUT_EXAMPLES)]
     Layout(LayoutArgs),
@@ -106,6 +109,16 @@ Examples:
 
 Exit codes: 0 drained, 3 still dirty, 1 failed. Other users' files in a directory are left to
 their owners unless you are root.";
+
+const PREFETCH_EXAMPLES: &str = "\
+Examples:
+  forebay prefetch /scratch/run7/restart.h5
+      Returns when the node's own disk has all of it.
+  forebay prefetch /scratch/run7/input /scratch/mesh
+      Every file below those directories that you may read.
+
+What is kept already is not read again. Files with undrained data, or open for writing, are left
+out. Exit code 1 if the store has no room for all of it, or a file could not be read.";
 
 const LAYOUT_EXAMPLES: &str = "\
 Examples:
@@ -252,7 +265,8 @@ pub struct Keys {
     /// Read every drained stripe back and compare checksums [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub verify: Option<bool>,
-    /// Keep the store's copy of drained files, for reading [default: false]
+    /// Leave what is drained on this node as a copy, to be read there, as far as the log leaves
+    /// room [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub keep: Option<bool>,
     /// Rules for files by path: in the configuration file only
@@ -377,6 +391,16 @@ pub struct DrainArgs {
     /// Wait no longer than this (implies --wait)
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<Span>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PrefetchArgs {
+    /// Files and directories on one or more mounts
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Umount(args) => commands::umount::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Drain(args) => commands::drain::run(&args),
+        Command::Prefetch(args) => commands::prefetch::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
         Command::Probe(args) => commands::probe::run(&args),

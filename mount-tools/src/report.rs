@@ -3,7 +3,7 @@
 
 use flusher::Policy;
 use flusher::ost::FleetStatus;
-use layout_index::{RecoveryReport, Space, Totals};
+use layout_index::{KeptTotals, RecoveryReport, Space, Totals};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -26,6 +26,9 @@ pub struct StatusReport {
     pub targets: Option<FleetStatus>,
     pub store: StoreStatus,
     pub bytes: Bytes,
+    /// Copies of drained files on this node; `None` without a daemon.
+    #[serde(default)]
+    pub kept: Option<KeptTotals>,
     /// Files with undrained data, most first; those of other users are only counted.
     pub files: Vec<FileStatus>,
     /// Files that are not listed: other users', or too many.

@@ -178,6 +178,7 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
         )?,
         rate_limit: keys.drain_rate.map(|s| s.0).filter(|rate| *rate > 0),
         verify: keys.verify.unwrap_or(default.verify),
+        keep: keys.keep.unwrap_or(default.keep),
         // A canonical file is on targets too, and no other one can stand in for them.
         patience: within_time("ost-deadline", keys.ost_deadline, default.patience)?,
         ..default

@@ -28,6 +28,7 @@
 //! Both stick to the file until a whole pass succeeds.
 
 use super::gated::Gated;
+use super::mirror::Mirror;
 use super::pulse::Pulse;
 use super::shared::Held;
 use super::subfiles::Moved;
@@ -111,8 +112,16 @@ pub(super) async fn attempt(
             return Err(Halt::Trouble(trouble::canonical(&name, "opening", &source)));
         }
     };
-    let canonical = match held {
+    let canonical: Arc<dyn DiskFile> = match held {
         Some(held) => Arc::new(Gated::new(canonical, move || held.holds())),
+        None => canonical,
+    };
+    let mirror = {
+        let (shared, file, canonical) = (shared.clone(), file.clone(), canonical.clone());
+        watched(&pulse, move || Mirror::of(&shared, &file, canonical)).await?
+    };
+    let canonical = match &mirror {
+        Some(mirror) => mirror.clone(),
         None => canonical,
     };
     let mut job = Job {
@@ -128,26 +137,44 @@ pub(super) async fn attempt(
         damaged: None,
         away: None,
     };
-    if !job.trim().await? {
-        return Ok(Attempt::Dirty);
+    let ended = job.go(scope).await;
+    if let Some(mirror) = mirror {
+        let clean = matches!(ended, Ok(Attempt::Clean));
+        kept(&job.pulse, mirror, clean).await?;
     }
-    job.pass(Scope::FullStripes).await?;
-    if scope == Scope::Everything {
-        job.pass(Scope::Everything).await?;
-        if job.damaged.is_none() && job.away.is_none() && job.finish().await? {
-            return Ok(Attempt::Clean);
-        }
+    ended
+}
+
+/// A copy was written beside the canonical file. Saving it holds up nobody.
+async fn kept(pulse: &Pulse, mirror: Arc<Mirror>, clean: bool) -> Result<(), Stopping> {
+    if clean {
+        drop(tokio::task::spawn_blocking(move || mirror.save()));
+        return Ok(());
     }
-    if let Some(trouble) = job.away {
-        return Err(Halt::Trouble(trouble));
-    }
-    Ok(match job.damaged {
-        Some(trouble) => Attempt::Damaged(trouble),
-        None => Attempt::Dirty,
-    })
+    watched(pulse, move || mirror.pause()).await
 }
 
 impl Job {
+    async fn go(&mut self, scope: Scope) -> Result<Attempt, Halt> {
+        if !self.trim().await? {
+            return Ok(Attempt::Dirty);
+        }
+        self.pass(Scope::FullStripes).await?;
+        if scope == Scope::Everything {
+            self.pass(Scope::Everything).await?;
+            if self.damaged.is_none() && self.away.is_none() && self.finish().await? {
+                return Ok(Attempt::Clean);
+            }
+        }
+        if let Some(trouble) = self.away.take() {
+            return Err(Halt::Trouble(trouble));
+        }
+        Ok(match self.damaged.take() {
+            Some(trouble) => Attempt::Damaged(trouble),
+            None => Attempt::Dirty,
+        })
+    }
+
     /// False where other nodes have published something: it is not for the canonical file then.
     async fn trim(&self) -> Result<bool, Halt> {
         let (file, canonical) = (self.file.clone(), self.canonical.clone());

@@ -1,7 +1,7 @@
 //! A canonical file that is changed only while this node may: the lease is looked at right before
 //! each call. Reading and syncing change nothing.
 
-use layout_index::DiskFile;
+use layout_index::{DiskFile, Version};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -63,5 +63,9 @@ impl DiskFile for Gated {
     fn set_mtime(&self, mtime: u64) -> io::Result<()> {
         self.pass()?;
         self.file.set_mtime(mtime)
+    }
+
+    fn version(&self) -> io::Result<Version> {
+        self.file.version()
     }
 }

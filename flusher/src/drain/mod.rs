@@ -20,6 +20,7 @@
 
 mod canonical;
 mod gated;
+mod mirror;
 mod pulse;
 mod round;
 pub(crate) mod shared;

@@ -13,6 +13,7 @@
 //! file; what they write in the same round is the same, whoever does it.
 
 use super::gated::Gated;
+use super::mirror::Mirror;
 use super::shared::{Held, directory, lapsed, look};
 use super::{Halt, blocking, joined};
 use crate::domain::Domains;
@@ -20,10 +21,11 @@ use crate::engine::Shared;
 use crate::stripe::{self, Work};
 use crate::trouble::{self, Trouble};
 use layout_index::layout::{Base, MAX_DOMAINS, Plan as RoundPlan, View};
-use layout_index::{ByteRange, DiskFile, File, Piece, Plan, Timestamp};
+use layout_index::{ByteRange, DiskFile, File, Piece, Plan, Timestamp, Version};
+use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokio::task::JoinSet;
 
@@ -67,12 +69,25 @@ pub(super) async fn go(
         Ok(None) => return Ok(Round::Others),
         Err(e) => return Err(Halt::Trouble(trouble::canonical(name, "opening", &e))),
     };
+    // Only the holder of the term knows of a moment at which nobody writes the file.
+    let mirror = match &held {
+        Some(_) => {
+            let (shared, file, canonical) = (shared.clone(), file.clone(), canonical.clone());
+            blocking(move || Mirror::anew(&shared, &file, canonical)).await?
+        }
+        None => None,
+    };
+    let canonical = match &mirror {
+        Some(mirror) => mirror.clone(),
+        None => canonical,
+    };
     let job = Arc::new(Job {
         shared: shared.clone(),
         file: file.clone(),
         name: name.clone(),
         canonical,
         held,
+        kept: mirror.map(Keeping::new),
     });
     let plan = match view.plan() {
         Some(plan) => plan.clone(),
@@ -99,6 +114,9 @@ pub(super) async fn go(
         .await?
         .map_err(Halt::Trouble)?;
     look(shared, file, name).await?;
+    if let Some(keeping) = job.kept.as_ref().filter(|_| over && file.is_settled()) {
+        keeping.complete();
+    }
     Ok(if over { Round::Over } else { Round::Others })
 }
 
@@ -134,6 +152,41 @@ struct Job {
     name: Arc<str>,
     canonical: Arc<dyn DiskFile>,
     held: Option<Arc<Held>>,
+    kept: Option<Keeping>,
+}
+
+/// The copy that is written beside the canonical file. Unless the round comes to its end, it counts
+/// for nothing.
+struct Keeping {
+    mirror: Arc<Mirror>,
+    /// The canonical file at the end of the round.
+    version: Mutex<Option<Version>>,
+    complete: AtomicBool,
+}
+
+impl Keeping {
+    fn new(mirror: Arc<Mirror>) -> Keeping {
+        Keeping {
+            mirror,
+            version: Mutex::default(),
+            complete: AtomicBool::new(false),
+        }
+    }
+
+    fn complete(&self) {
+        self.complete.store(true, Ordering::Release);
+        self.mirror.complete(*self.version.lock());
+        let mirror = self.mirror.clone();
+        drop(tokio::task::spawn_blocking(move || mirror.save()));
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        if !self.complete.load(Ordering::Acquire) {
+            self.mirror.abandon();
+        }
+    }
 }
 
 impl Job {
@@ -404,6 +457,9 @@ impl Job {
             other => other.map_err(canonical("setting the time of"))?,
         }
         self.canonical.sync().map_err(canonical("syncing"))?;
+        if let Some(keeping) = &self.kept {
+            *keeping.version.lock() = keeping.mirror.version();
+        }
         self.need_term()?;
         let base = Base {
             term: plan.term,

@@ -17,7 +17,7 @@ use super::creds::{self, Creds, Guard};
 use super::identity::{self, Handles, Identified};
 use super::{Backing, dirent, sys};
 use crate::types::RESERVED_NAME;
-use layout_index::{DiskFile, FileId, Intro, RealFile};
+use layout_index::{DiskFile, FileId, Intro, RealFile, Version};
 use std::ffi::CString;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -100,6 +100,10 @@ impl DiskFile for AsUser {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => self.file.set_mtime(mtime),
             other => other,
         }
+    }
+
+    fn version(&self) -> io::Result<Version> {
+        self.file.version()
     }
 }
 

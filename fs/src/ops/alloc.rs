@@ -48,12 +48,10 @@ impl Overlay {
         self.begin_over_published(&handle.inode, &exclusive)?;
         let size = match handle.file.stat() {
             Some(stat) if !exclusive.is_clean() => stat.size,
-            _ => return Ok(handle.canonical.allocate(mode, offset, len)?),
+            _ => return allocate_clean(&handle, mode, range),
         };
         match dirty_fallocate(&handle, &exclusive, range, size, mode) {
-            Err(FsError::Store(StoreError::Clean)) => {
-                Ok(handle.canonical.allocate(mode, offset, len)?)
-            }
+            Err(FsError::Store(StoreError::Clean)) => allocate_clean(&handle, mode, range),
             other => other,
         }
     }
@@ -110,6 +108,13 @@ impl Overlay {
         }
         Ok(copied)
     }
+}
+
+/// In the canonical file, which is the whole truth.
+fn allocate_clean(handle: &Handle, mode: i32, range: ByteRange) -> Result<()> {
+    let done = handle.canonical.allocate(mode, range.start, range.len());
+    handle.file.forget_kept();
+    Ok(done?)
 }
 
 fn dirty_fallocate(

@@ -128,8 +128,10 @@ impl Overlay {
                 self.changed(&inode, &file)?;
             }
         } else {
-            set_owner_and_mode(&inode, &creds, set)?;
-            set_times(&inode, &creds, set)?;
+            self.bytes_untouched(Some((inode.id, inode.fd())), || {
+                set_owner_and_mode(&inode, &creds, set)?;
+                set_times(&inode, &creds, set)
+            })?;
         }
         inode.changed.forget();
         self.attr(&inode)
@@ -185,7 +187,9 @@ impl Overlay {
         match exclusive.truncate(size, Timestamp::now()) {
             Err(StoreError::Clean) => {
                 let cuts = sys::stat(canonical.fd())?.size > size;
-                canonical.set_len(size)?;
+                let set = canonical.set_len(size);
+                exclusive.file().forget_kept();
+                set?;
                 if self.others.is_some() {
                     if cuts {
                         canonical.sync_all()?;

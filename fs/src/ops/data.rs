@@ -16,7 +16,7 @@ use crate::backing::{identity, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
-use layout_index::{ByteRange, DiskFile, File, Intro, StoreError, Timestamp, Wait};
+use layout_index::{ByteRange, File, Intro, StoreError, Timestamp, Wait};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 
@@ -168,7 +168,8 @@ impl Overlay {
                 handle.file.read(&plan, &mut buf[..len], None)?;
                 Ok(Some(len))
             }
-            Ok(_) | Err(StoreError::Clean) => Ok(None),
+            Ok(_) => Ok(None),
+            Err(StoreError::Clean) => Ok(self.try_read_kept(handle, offset, buf)?),
             Err(e) => Err(e.into()),
         }
     }
@@ -185,7 +186,7 @@ impl Overlay {
         };
         for _ in 0..LOOKS {
             match read_planned(handle, range, buf) {
-                Err(StoreError::Clean) => return Ok(handle.canonical.read_at(buf, offset)?),
+                Err(StoreError::Clean) => return Ok(self.read_clean(handle, offset, buf)?),
                 // Drained and removed since the plan was made: another plan says where to.
                 Err(StoreError::Vanished { .. }) => {
                     self.refresh(&handle.inode, &handle.file, Wait::No)?;

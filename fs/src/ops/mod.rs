@@ -27,6 +27,7 @@ mod canonical;
 mod coherent;
 mod data;
 mod dir;
+mod kept;
 mod locks;
 mod namespace;
 mod nodes;
@@ -40,6 +41,7 @@ mod tests;
 
 pub use crate::backing::ofd::LockKind;
 pub use canonical::OpenFile;
+pub use kept::Prefetched;
 pub use locks::{Conflict, LockRequest};
 pub use nodes::{Close, Fsync, Others, Publisher};
 pub use open::{Opened, Registrar};

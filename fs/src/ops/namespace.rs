@@ -104,7 +104,8 @@ impl Overlay {
     pub fn link(&self, caller: &Caller, node: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         let inode = self.inode(node)?;
         self.make(self.at(caller, parent, name)?, |dir, name| {
-            sys::link(inode.fd(), dir.fd(), name)
+            let file = Some((inode.id, inode.fd()));
+            self.bytes_untouched(file, || sys::link(inode.fd(), dir.fd(), name))
         })
     }
 
@@ -147,13 +148,20 @@ impl Overlay {
             } else {
                 None
             };
-            sys::rename(
-                from.dir.fd(),
-                from.name.as_c(),
-                to.fd(),
-                to_name.as_c(),
-                flags,
-            )?;
+            let moved = match self.store.kept().is_empty() {
+                true => None,
+                false => self.victim(&from.dir, &from.name)?,
+            };
+            let moved = moved.as_ref().map(|(fd, it)| (it.id, fd.as_fd()));
+            self.bytes_untouched(moved, || {
+                sys::rename(
+                    from.dir.fd(),
+                    from.name.as_c(),
+                    to.fd(),
+                    to_name.as_c(),
+                    flags,
+                )
+            })?;
             victim
         };
         self.name_gone(victim)
@@ -167,6 +175,7 @@ impl Overlay {
         if sys::stat(fd.as_fd())?.nlink != 0 {
             return Ok(());
         }
+        self.store().kept().forget(it.id);
         let inode = self.inodes.get_by_id(&it.id);
         if let Some(inode) = &inode {
             inode.set_unlinked();

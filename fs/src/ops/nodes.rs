@@ -217,10 +217,11 @@ impl Overlay {
 
     /// A sync point of a handle that reads: fsync, or a lock that was taken.
     pub(super) fn refresh_handle(&self, handle: &Handle) -> Result<()> {
+        self.refresh(&handle.inode, &handle.file, Wait::ForOthers)?;
+        self.check_kept(&handle.file, handle.canonical.fd());
         if self.others.is_none() {
             return Ok(());
         }
-        self.refresh(&handle.inode, &handle.file, Wait::ForOthers)?;
         self.refreshed(&handle.inode);
         if handle.passthrough.is_some() || !handle.absorbs {
             self.settle(&handle.file)?;

@@ -8,7 +8,7 @@
 //!   The kernel goes to the canonical file itself. While such handles are open, a writer gets one
 //!   too: its writes are right, just not absorbed. A reader that has closed may still be counted,
 //!   as the kernel does not wait for releases; so a writer gives them a moment first.
-//! - **Direct**: everything else, readers included. The kernel's page cache is bypassed: with it, a
+//! - **Direct**: everything else, readers included, and files of which a copy is kept (`kept.rs`). The kernel's page cache is bypassed: with it, a
 //!   read that was under way while another process wrote could leave the old bytes in the cache
 //!   after the write was answered, and one cached reader would make the kernel serialise all
 //!   writers of the file. Shared mmap still works (the kernel keeps pages for it, writes them back
@@ -168,6 +168,8 @@ impl Overlay {
         let prepared = self.prepare_open(caller, &inode, &file, &canonical, flags);
         prepared.inspect_err(|_| self.handle_gone(&inode))?;
         let fd = canonical.fd();
+        let kept = self.check_kept(&file, fd);
+        let registrar = registrar.filter(|_| !kept);
         let passthrough = self.choose_mode(&inode, &file, fd, writable, absorb, registrar);
         if passthrough.is_some() || absorb == Absorb::Off {
             let settled = self.settle(&file);

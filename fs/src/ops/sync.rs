@@ -32,6 +32,8 @@ impl Overlay {
                 self.publish(file)?;
             }
             self.refresh_handle(&handle)?;
+        } else {
+            self.check_kept(file, handle.canonical.fd());
         }
         report(&handle, true)
     }

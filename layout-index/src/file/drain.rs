@@ -16,6 +16,7 @@ use super::{CanonicalGuard, Drained, File, Snapshot};
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
 use crate::extent::Place;
+use crate::kept::version_after_change;
 use crate::log::record::{Kind, Record};
 use crate::shared::Gone;
 use crate::types::{ByteRange, FileNo};
@@ -155,6 +156,7 @@ impl File {
                 .set_len(limit)
                 .map_err(|e| StoreError::io("truncate", name(), e))?;
         }
+        self.shared.kept.cut(self.id, limit);
         canonical
             .sync()
             .map_err(|e| StoreError::io("sync", name(), e))?;
@@ -221,6 +223,9 @@ impl File {
         canonical
             .sync()
             .map_err(|e| StoreError::io("sync", name(), e))?;
+        // While nobody else may write it. A copy is not worth an error.
+        let copy = self.shared.kept.filling(self.id);
+        let version = copy.as_ref().and_then(|_| version_after_change(canonical));
         // Not while a publication is on its way: others would take the file for settled, write it,
         // and that publication would come over theirs.
         let _moving = self.moving.read();
@@ -231,6 +236,9 @@ impl File {
             .log
             .append_control(Record::control(Kind::Clean, no))?;
         let pin = self.end_life(Gone::Elsewhere);
+        if let Some(copy) = copy {
+            self.shared.kept.complete(&copy, version);
+        }
         drop(held);
         drop(pin);
         Ok(true)

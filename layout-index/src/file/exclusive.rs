@@ -97,6 +97,7 @@ impl File {
             .log
             .append_control(Record::control(Kind::Discard, no))?;
         let pin = self.end_life(Gone::Superseded);
+        self.shared.kept.forget(self.id);
         drop(exclusive);
         drop(pin);
         Ok(())
@@ -156,6 +157,7 @@ impl Exclusive<'_> {
         }
         let file = self.file;
         let shared = &file.shared;
+        shared.kept.life_begins(file.id);
         file.seen().hint = Some(intro.clone());
         let no = shared.log.new_file_no();
         let payload = IntroPayload {

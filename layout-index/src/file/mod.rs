@@ -19,6 +19,7 @@
 
 mod drain;
 mod exclusive;
+mod kept;
 mod life;
 mod plan;
 mod publish;

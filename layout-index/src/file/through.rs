@@ -43,6 +43,9 @@ impl File {
             }
             drop(inner);
             let result = self.through_held(canonical, range, data);
+            // While the drain is kept out of the range: what it kept of it before is out of date,
+            // and what it keeps afterwards is not.
+            self.shared.kept.forget(self.id);
             let mut inner = self.inner();
             inner.canonical_changes += 1;
             self.release(inner, ticket);

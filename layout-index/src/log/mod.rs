@@ -49,7 +49,7 @@ pub struct Log {
     /// Segments of an earlier daemon that was killed: what it had not synced is still not.
     inherited: Mutex<Vec<Arc<Segment>>>,
     failure: OnceLock<(String, String)>,
-    pub space: SpaceBook,
+    pub space: Arc<SpaceBook>,
     /// Users' bytes appended, and those known durable.
     pub appended: AtomicU64,
     pub durable: AtomicU64,
@@ -121,7 +121,7 @@ impl Log {
             dir_syncing: Mutex::default(),
             inherited: Mutex::default(),
             failure: OnceLock::new(),
-            space,
+            space: Arc::new(space),
             appended: AtomicU64::new(0),
             durable: AtomicU64::new(0),
         })

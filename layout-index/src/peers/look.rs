@@ -141,9 +141,10 @@ impl Peers {
             let intents = listing.map_or(Vec::new(), |listing| listing.intents);
             let awaited: Vec<Intent> = intents.into_iter().filter(|i| i.owner.id != me).collect();
             // After the base was read: the canonical file has at least what that says.
-            let canonical = match view.is_empty() {
-                true => None,
-                false => Some(asked(file, ask)?),
+            let published = !view.is_empty();
+            let canonical = match published {
+                true => Some(asked(file, ask)?),
+                false => None,
             };
             {
                 let mut seen = file.seen();
@@ -157,6 +158,9 @@ impl Peers {
                 seen.stamp = stamp;
                 seen.looked = true;
                 seen.awaited = !awaited.is_empty();
+            }
+            if published {
+                self.shared.kept.forget_valid(file.id());
             }
             self.rebase(file, ask)?;
             return Ok(awaited);

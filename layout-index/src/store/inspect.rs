@@ -5,6 +5,7 @@ use super::{Store, new_shared};
 use crate::disk::RealDisk;
 use crate::error::{Result, StoreError};
 use crate::index::Index;
+use crate::kept::{self, Kept};
 use crate::log::Log;
 use crate::recovery::{self, RecoveryReport};
 use crate::space::{SpaceBook, SpaceOptions};
@@ -65,7 +66,9 @@ impl Store {
             0,
         );
         let log = Log::open_read_only(Arc::new(disk), dir.join("log"), superblock.key, space)?;
-        let shared = new_shared(log, index, u64::MAX);
+        let none = kept::Found::nothing(Arc::new(disk), dir.join("kept"));
+        let kept = Kept::new(none, log.space.clone());
+        let shared = new_shared(log, index, kept, u64::MAX);
         *shared.subfiles.opener.write() = subfiles;
         let report = recovery::recover(&shared)?;
         let mut files: Vec<InspectedFile> = shared

@@ -9,6 +9,7 @@ use crate::disk::Disk;
 use crate::error::{Result, StoreError};
 use crate::file::File;
 use crate::index::Index;
+use crate::kept::{self, Kept};
 use crate::log::Log;
 use crate::recovery::{self, RecoveryReport};
 use crate::shared::{Entry, Shared, SubfileBook};
@@ -101,14 +102,16 @@ impl Store {
         let free = disk
             .free_bytes(&dir)
             .map_err(|e| StoreError::io("statvfs", &dir, e))?;
-        let taken = log_bytes(&*disk, &log_dir)?;
+        let kept = kept::find(&disk, dir.join("kept"), superblock.key)?;
+        let taken = log_bytes(&*disk, &log_dir)? + kept.bytes();
         let book = SpaceBook::new(&options.space, free + taken);
         let index = Index::open(&dir.join("index"), options.index_memory / 2)?;
         // The names of the log's and the index's directories, before anything counts on them.
         disk.sync_dir(&dir)
             .map_err(|e| StoreError::io("sync", &dir, e))?;
         let log = Log::open(disk, log_dir, superblock.key, book)?;
-        let shared = new_shared(log, index, options.index_memory / 2 / EXTENT_MEMORY);
+        let kept = Kept::new(kept, log.space.clone());
+        let shared = new_shared(log, index, kept, options.index_memory / 2 / EXTENT_MEMORY);
         let recovered = recovery::recover(&shared)
             .inspect(|_| shared.log.give_back())
             .and_then(|report| recovery::drop_unlinked(&shared).map(|()| report))
@@ -177,7 +180,13 @@ impl Store {
             high_watermark: book.high_watermark(),
             segment: book.segment_size(),
             segments: segments.len(),
+            kept: book.kept(),
         }
+    }
+
+    /// Copies of canonical files on this node.
+    pub fn kept(&self) -> &Arc<Kept> {
+        &self.shared.kept
     }
 
     /// How long a writer should wait now; zero below the high watermark.
@@ -297,6 +306,7 @@ impl Store {
             Some(failure) => Err(failure),
             None => crate::maintain::checkpoint(&self.shared),
         };
+        self.shared.kept.close();
         self.shared.log.close();
         drop(self.shared.maintenance.merging.lock());
         self.lock.lock().take();
@@ -340,7 +350,7 @@ pub(crate) fn file_of(shared: &Arc<Shared>, id: FileId) -> Arc<File> {
     file
 }
 
-fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
+fn new_shared(log: Log, index: Index, kept: Arc<Kept>, hot_limit: u64) -> Arc<Shared> {
     Arc::new(Shared {
         log,
         index,
@@ -361,6 +371,7 @@ fn new_shared(log: Log, index: Index, hot_limit: u64) -> Arc<Shared> {
         behind: AtomicBool::new(false),
         maintenance: Default::default(),
         subfiles: SubfileBook::default(),
+        kept,
     })
 }
 

@@ -5,6 +5,7 @@ pub mod drain;
 pub mod explain;
 pub mod layout;
 pub mod mount;
+pub mod prefetch;
 pub mod probe;
 pub mod recover;
 pub mod status;

@@ -161,6 +161,7 @@ fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
             ..Bytes::default()
         },
         files,
+        kept: None,
         more_files: 0,
         more_undrained: 0,
         open_handles: None,

@@ -3,6 +3,7 @@
 //! | who | may |
 //! |---|---|
 //! | anyone | ping; status, with other users' files counted and not named |
+//! | whoever has opened a file for reading | have it read into the store |
 //! | a file's owner | drain, lay out and explain that file |
 //! | root, the daemon's user | everything: all files by name, whole-mount drains, unmounting |
 

@@ -27,6 +27,12 @@ pub enum Request {
     Explain {
         ino: u64,
     },
+    /// Reads a file into the store. The client has it open for reading through the mount.
+    Prefetch {
+        ino: u64,
+        /// How long ago the client began: what was kept before may go to make room.
+        since_ms: u64,
+    },
     Umount {
         keep: bool,
         timeout_ms: Option<u64>,
@@ -51,6 +57,7 @@ pub enum Reply {
     Drain(DrainResult),
     Layout(LayoutReport),
     Explained(ExplainReport),
+    Prefetch(PrefetchResult),
     Unmounted { undrained: u64, files: usize },
     Refused(Refusal),
 }
@@ -64,6 +71,26 @@ pub struct DrainResult {
     /// Files with undrained data that are left to their owners.
     pub others: usize,
     pub errors: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefetchResult {
+    pub state: PrefetchState,
+    /// Bytes read from the file below.
+    pub read: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrefetchState {
+    Kept,
+    Already,
+    /// It has undrained data, or is open for writing.
+    Dirty,
+    Changed,
+    NoRoom,
+    /// The store takes no copies.
+    Unusable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,9 @@
 use super::layout;
 use super::lifecycle::{Lifecycle, Stop};
 use crate::control::peer::Peer;
-use crate::control::protocol::{DrainResult, DrainState, Reason, Refusal, Reply, Request, Target};
+use crate::control::protocol::{
+    DrainResult, DrainState, PrefetchResult, PrefetchState, Reason, Refusal, Reply, Request, Target,
+};
 use crate::control::server::Handler;
 use crate::report::{
     Asked, DrainStatus, ErrorStatus, ExplainReport, FileStatus, Source, StatusReport, StoreStatus,
@@ -15,7 +17,7 @@ use crate::report::{
 use crate::settings::MountSettings;
 use flusher::ost::{Fleet, FleetStatus};
 use flusher::{Flusher, Progress, Selection, Verdict};
-use forebay_fs::{Explained, FsError};
+use forebay_fs::{Explained, FsError, Prefetched};
 use layout_index::{File, FileId, RecoveryReport, Store, Totals};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,10 +33,21 @@ pub trait Names: Send + Sync {
     fn open_handles(&self) -> usize;
     /// How the file with this node number is treated; `None` if the kernel knows none.
     fn explain(&self, ino: u64) -> Result<Option<Explained>, FsError>;
+    /// Reads a file into the store that `by` (user and process; `None` may read everything) has
+    /// open for reading; `None` if nobody has. `progress` hears how much of it is there.
+    fn prefetch(
+        &self,
+        ino: u64,
+        by: Option<(u32, u32)>,
+        began: Instant,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Option<io::Result<Prefetched>>;
 }
 
 /// Files named in one status report; a message has a longest size.
 const MOST_FILES: usize = 1000;
+/// How often a client hears how far it is.
+const TELL: Duration = Duration::from_millis(100);
 /// Errors named in one report.
 const MOST_ERRORS: usize = 200;
 
@@ -141,6 +154,7 @@ impl Node {
                 ..self.store.totals()
             }
             .into(),
+            kept: Some(self.store.kept().totals()),
             more_files: unlisted().count(),
             more_undrained: unlisted().map(|(_, undrained)| undrained).sum(),
             files: mine.iter().map(|(f, n)| self.file_status(f, *n)).collect(),
@@ -274,6 +288,53 @@ impl Node {
         }
     }
 
+    /// The backing has let the client open the file: that is the right to read it.
+    fn prefetch(
+        &self,
+        ino: u64,
+        since_ms: u64,
+        peer: Peer,
+        progress: &mut dyn FnMut(Reply) -> io::Result<()>,
+    ) -> Result<Reply, Refusal> {
+        let now = Instant::now();
+        let since = now
+            .checked_sub(Duration::from_millis(since_ms))
+            .unwrap_or(now);
+        let by = u32::try_from(peer.pid).map(|pid| (peer.uid, pid));
+        let by = match by {
+            _ if peer.is_privileged() => None,
+            Ok(by) => Some(by),
+            Err(_) => return Err(denied("the kernel does not say which process asks")),
+        };
+        let mut told = Instant::now();
+        let mut watch = |done: u64| {
+            if told.elapsed() < TELL {
+                return true;
+            }
+            told = Instant::now();
+            let short = Progress {
+                done,
+                ..Progress::default()
+            };
+            progress(Reply::Progress(short)).is_ok()
+        };
+        let Some(ended) = self.names.prefetch(ino, by, since, &mut watch) else {
+            return Err(denied(
+                "only who has opened the file for reading may have it read into the store",
+            ));
+        };
+        let failed = |e: io::Error| Refusal::new(Reason::Failed, format!("reading it: {e}"));
+        let (state, read) = match ended.map_err(failed)? {
+            Prefetched::Kept { read } => (PrefetchState::Kept, read),
+            Prefetched::Already => (PrefetchState::Already, 0),
+            Prefetched::Dirty => (PrefetchState::Dirty, 0),
+            Prefetched::Changed | Prefetched::Stopped => (PrefetchState::Changed, 0),
+            Prefetched::NoRoom { read } => (PrefetchState::NoRoom, read),
+            Prefetched::Unusable => (PrefetchState::Unusable, 0),
+        };
+        Ok(Reply::Prefetch(PrefetchResult { state, read }))
+    }
+
     fn layout(&self, ino: u64, peer: Peer) -> Result<Reply, Refusal> {
         let file = self.dirty().into_iter().find(|f| f.id().ino == ino);
         if file.as_ref().is_some_and(|f| !peer.may_touch(owner(f))) {
@@ -328,6 +389,7 @@ impl Handler for Node {
                 .map(|selection| Reply::Drain(self.drain(selection, wait, timeout_ms, progress))),
             Request::Layout { ino } => self.layout(ino, peer),
             Request::Explain { ino } => self.explain(ino, peer),
+            Request::Prefetch { ino, since_ms } => self.prefetch(ino, since_ms, peer, progress),
             Request::Umount { keep, timeout_ms } => self.umount(keep, timeout_ms, peer, progress),
         };
         reply.unwrap_or_else(Reply::Refused)

@@ -9,7 +9,7 @@ use flusher::ost::{self, Fleet, Kind, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
     Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement,
-    Publisher, UnmountError,
+    Prefetched, Publisher, UnmountError,
 };
 use layout_index::commons::{Commons, Owner};
 use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store};
@@ -281,6 +281,17 @@ impl Names for View {
 
     fn explain(&self, ino: u64) -> Result<Option<Explained>, FsError> {
         self.0.explain(ino)
+    }
+
+    fn prefetch(
+        &self,
+        ino: u64,
+        by: Option<(u32, u32)>,
+        began: Instant,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Option<io::Result<Prefetched>> {
+        let handle = self.0.reading_handle(ino, by)?;
+        Some(self.0.prefetch(&handle, began, progress))
     }
 }
 

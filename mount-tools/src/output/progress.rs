@@ -1,4 +1,4 @@
-//! The progress bar of a drain, on standard error and only on a terminal, so that pipes and logs
+//! The progress bar of a drain or a prefetch, on standard error and only on a terminal, so that pipes and logs
 //! stay clean.
 
 use crate::units;
@@ -10,13 +10,17 @@ pub struct DrainBar(Option<ProgressBar>);
 
 impl DrainBar {
     pub fn new() -> DrainBar {
+        DrainBar::labelled("drain")
+    }
+
+    pub fn labelled(what: &str) -> DrainBar {
         if !std::io::stderr().is_terminal() {
             return DrainBar(None);
         }
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));
-        let style = ProgressStyle::with_template(
-            "  drain [{bar:30}] {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {msg}",
-        )
+        let style = ProgressStyle::with_template(&format!(
+            "  {what} [{{bar:30}}] {{percent:>3}}%  {{binary_bytes}} of {{binary_total_bytes}}  {{msg}}"
+        ))
         .map(|s| s.progress_chars("##."))
         .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);

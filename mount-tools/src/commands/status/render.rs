@@ -81,6 +81,13 @@ fn facts(r: &StatusReport, style: Style) -> Vec<(&'static str, String)> {
         }
     }
     rows.push(("undrained", undrained(r, style)));
+    if let Some(kept) = r.kept.filter(|kept| kept.files > 0) {
+        let of = units::files(kept.files);
+        rows.push((
+            "kept",
+            format!("{} of {of}, to be read here", units::bytes(kept.bytes)),
+        ));
+    }
     if let Some(d) = &r.drain {
         let limit = match d.rate_limit {
             Some(limit) => format!(" of at most {}", units::rate(limit as f64)),
@@ -238,6 +245,7 @@ mod tests {
                 writers: Some(1),
                 error: Some("no space".into()),
             }],
+            kept: None,
             more_files: 3,
             more_undrained: 7 << 20,
             open_handles: Some(2),

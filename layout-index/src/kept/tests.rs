@@ -1,0 +1,515 @@
+//! What a copy promises by itself: never more than was synced, never a version that it is not of.
+
+use super::*;
+use crate::disk::{RealDisk, RealFile};
+use crate::space::SpaceOptions;
+use std::path::Path;
+use std::time::Duration;
+
+const ID: FileId = FileId { ino: 42, birth: 1 };
+const OTHER: FileId = FileId { ino: 43, birth: 1 };
+const KEY: u32 = 9;
+const MIB: u64 = 1 << 20;
+
+/// Notes what is done to files, and fails what it is told to.
+#[derive(Debug, Default)]
+struct Watch {
+    calls: Mutex<Vec<String>>,
+    fails: Mutex<Option<&'static str>>,
+}
+
+impl Watch {
+    fn note(&self, op: &str, path: &Path) -> io::Result<()> {
+        let name = path.file_name().unwrap().to_string_lossy();
+        let kind = match name.rsplit_once('.') {
+            Some((_, "ranges")) => "sidecar",
+            Some((_, "new")) => "temporary",
+            _ if name == "kept" => "directory",
+            _ => "data",
+        };
+        let call = format!("{op} {kind}");
+        let fails = self.fails.lock().is_some_and(|f| f == call);
+        self.calls.lock().push(call);
+        match fails {
+            true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            false => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Watched(Arc<Watch>);
+
+#[derive(Debug)]
+struct WatchedFile(Arc<Watch>, PathBuf, Arc<dyn DiskFile>);
+
+impl Disk for Watched {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = RealDisk.create(path)?;
+        self.0.note("create", path)?;
+        Ok(Arc::new(WatchedFile(self.0.clone(), path.into(), file)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = RealDisk.open(path)?;
+        Ok(Arc::new(WatchedFile(self.0.clone(), path.into(), file)))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)?;
+        self.0.note("remove", path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.note("rename", from)?;
+        RealDisk.rename(from, to)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.create_dir(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.note("sync", path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        RealDisk.list(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
+        RealDisk.free_bytes(path)
+    }
+}
+
+impl DiskFile for WatchedFile {
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.0.note("write", &self.1)?;
+        self.2.write_at(bufs, offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.note("read", &self.1)?;
+        self.2.read_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.note("sync", &self.1)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.2.set_len(len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.2.size()
+    }
+
+    fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+        self.2.allocate(mode, offset, len)
+    }
+
+    fn set_mtime(&self, mtime: u64) -> io::Result<()> {
+        self.2.set_mtime(mtime)
+    }
+}
+
+struct Rig {
+    dir: tempfile::TempDir,
+    watch: Arc<Watch>,
+    space: Arc<SpaceBook>,
+    kept: Arc<Kept>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::at(tempfile::tempdir().unwrap())
+    }
+
+    fn at(dir: tempfile::TempDir) -> Rig {
+        let watch = Arc::new(Watch::default());
+        let disk: Arc<dyn Disk> = Arc::new(Watched(watch.clone()));
+        let options = SpaceOptions {
+            capacity: Some(64 * MIB),
+            ..Default::default()
+        };
+        let space = Arc::new(SpaceBook::new(&options, 0));
+        let found = find(&disk, dir.path().join("kept"), KEY).unwrap();
+        let kept = Kept::new(found, space.clone());
+        Rig {
+            dir,
+            watch,
+            space,
+            kept,
+        }
+    }
+
+    /// As a new daemon finds it.
+    fn restart(self) -> Rig {
+        Rig::at(self.dir)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let names = RealDisk
+            .list(&self.dir.path().join("kept"))
+            .unwrap_or_default();
+        let mut names: Vec<_> = names.iter().map(|n| n.display().to_string()).collect();
+        names.sort();
+        names
+    }
+
+    fn stage(&self, id: FileId, data: &[u8]) -> Arc<Copy> {
+        let copy = self.kept.stage(id, version(data.len() as u64)).unwrap();
+        assert_eq!(self.put(&copy, data, 0), Ok(true));
+        copy
+    }
+
+    fn put(&self, copy: &Arc<Copy>, data: &[u8], at: u64) -> std::result::Result<bool, NoRoom> {
+        self.kept
+            .put(copy, &[IoSlice::new(data)], at, Evict::Oldest)
+    }
+
+    fn is_valid(&self, id: FileId, version: Version) -> bool {
+        self.kept.check(id, || Ok(version))
+    }
+
+    fn read(&self, id: FileId, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let mut buf = vec![0xee; len];
+        let n = self.kept.read(id, &mut buf, offset, None).unwrap()?;
+        buf.truncate(n);
+        Some(buf)
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.watch.calls.lock())
+    }
+}
+
+fn version(size: u64) -> Version {
+    let at = Moment { sec: 1000, nsec: 7 };
+    Version {
+        size,
+        mtime: at,
+        ctime: at,
+    }
+}
+
+/// S11.3: a sidecar never vouches for bytes that a power failure may take.
+#[test]
+fn bytes_are_synced_before_the_sidecar_says_that_they_are_there() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello");
+    rig.calls();
+    rig.kept.save(&copy);
+    let want = [
+        "sync data",
+        "sync directory",
+        "create temporary",
+        "write temporary",
+        "sync temporary",
+        "rename temporary",
+    ];
+    assert_eq!(rig.calls(), want);
+    rig.kept.save(&copy);
+    assert_eq!(rig.calls(), [""; 0], "nothing has changed since");
+}
+
+/// S11.3: killed at any step before the last one, the copy is gone, and nothing else happens.
+#[test]
+fn a_copy_without_its_sidecar_does_not_survive() {
+    for step in [
+        "sync data",
+        "sync directory",
+        "create temporary",
+        "write temporary",
+        "sync temporary",
+        "rename temporary",
+    ] {
+        let rig = Rig::new();
+        let copy = rig.stage(ID, b"hello");
+        *rig.watch.fails.lock() = Some(step);
+        // What is on the disk here is what a kill at this step leaves.
+        assert!(copy.save().is_err(), "{step}");
+        let rig = rig.restart();
+        assert!(!rig.is_valid(ID, version(5)), "{step}");
+        assert_eq!(rig.names(), [""; 0], "{step}");
+        assert_eq!(rig.space.kept(), 0, "{step}");
+    }
+}
+
+#[test]
+fn an_error_ends_the_copy_and_nothing_else() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello");
+    *rig.watch.fails.lock() = Some("write data");
+    assert_eq!(rig.put(&copy, b"more", 5), Ok(false));
+    *rig.watch.fails.lock() = None;
+    assert_eq!(rig.put(&copy, b"more", 5), Ok(false));
+    assert!(!rig.kept.has(ID));
+    assert_eq!(rig.names(), [""; 0]);
+    assert_eq!(rig.space.kept(), 0);
+
+    let copy = rig.stage(ID, b"hello");
+    assert!(rig.is_valid(ID, version(5)));
+    *rig.watch.fails.lock() = Some("read data");
+    assert_eq!(rig.read(ID, 0, 5), None, "read below instead");
+    assert!(copy.is_dead());
+}
+
+#[test]
+fn a_saved_copy_is_there_after_a_start_and_read_after_a_sync_point() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello world");
+    rig.kept.save(&copy);
+    let rig = rig.restart();
+    assert_eq!(rig.space.kept(), 11);
+    assert_eq!(rig.read(ID, 0, 5), None, "nobody has looked yet");
+    assert!(rig.is_valid(ID, version(11)));
+    assert_eq!(rig.read(ID, 6, 100).unwrap(), b"world");
+    assert_eq!(rig.read(ID, 11, 100), None, "the end is the file's to say");
+    let totals = KeptTotals {
+        files: 1,
+        bytes: 11,
+    };
+    assert_eq!(rig.kept.totals(), totals);
+}
+
+/// S11.1: another size, another time: another version, and the copy goes.
+#[test]
+fn any_other_version_ends_it() {
+    let good = version(5);
+    let later = Moment { sec: 1000, nsec: 8 };
+    for other in [
+        Version { size: 6, ..good },
+        Version {
+            mtime: later,
+            ..good
+        },
+        Version {
+            ctime: later,
+            ..good
+        },
+    ] {
+        let rig = Rig::new();
+        rig.stage(ID, b"hello");
+        assert!(rig.is_valid(ID, good));
+        assert!(!rig.is_valid(ID, other));
+        assert_eq!(rig.read(ID, 0, 5), None);
+        assert_eq!((rig.names().len(), rig.space.kept()), (0, 0));
+    }
+}
+
+#[test]
+fn leftovers_and_damaged_sidecars_are_removed_and_strange_files_are_not() {
+    let rig = Rig::new();
+    let (a, b) = (rig.stage(ID, b"hello"), rig.stage(OTHER, b"world"));
+    rig.kept.save(&a);
+    rig.kept.save(&b);
+    let dir = rig.dir.path().join("kept");
+    let bad = rig.kept.home.sidecar(ID, a.tag);
+    let mut bytes = std::fs::read(&bad).unwrap();
+    bytes[30] ^= 1;
+    std::fs::write(&bad, bytes).unwrap();
+    std::fs::write(dir.join("2c.1-0000000000000005"), "no sidecar").unwrap();
+    std::fs::write(dir.join("2d.1-0000000000000005.new"), "never renamed").unwrap();
+    std::fs::write(dir.join("notes.txt"), "somebody's").unwrap();
+    let tag = b.tag;
+    let rig = rig.restart();
+    let left = [
+        format!("2b.1-{tag:016x}"),
+        format!("2b.1-{tag:016x}.ranges"),
+        "notes.txt".into(),
+    ];
+    assert_eq!(rig.names(), left);
+    assert!(!rig.kept.has(ID) && rig.is_valid(OTHER, version(5)));
+}
+
+/// A sidecar under another file's name, whatever its checksum says.
+#[test]
+fn a_sidecar_speaks_for_its_own_file_only() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello");
+    rig.kept.save(&copy);
+    let tag = copy.tag;
+    for (from, to) in [
+        (rig.kept.home.data(ID, tag), rig.kept.home.data(OTHER, tag)),
+        (
+            rig.kept.home.sidecar(ID, tag),
+            rig.kept.home.sidecar(OTHER, tag),
+        ),
+    ] {
+        std::fs::rename(from, to).unwrap();
+    }
+    let rig = rig.restart();
+    assert!(!rig.kept.has(OTHER) && !rig.kept.has(ID));
+    assert_eq!(rig.names(), [""; 0]);
+}
+
+#[test]
+fn the_log_comes_first_and_the_least_recently_opened_goes() {
+    let rig = Rig::new();
+    let data = vec![1; 8 * MIB as usize];
+    for ino in 0..6 {
+        rig.stage(FileId { ino, birth: 0 }, &data);
+    }
+    let id = |ino| FileId { ino, birth: 0 };
+    assert!(rig.is_valid(id(0), version(8 * MIB)), "opened just now");
+    assert!(rig.space.reserve(30 * MIB, crate::log::Room::Data));
+    assert!(rig.space.used() + rig.space.kept() <= rig.space.capacity());
+    let there: Vec<u64> = (0..6).filter(|ino| rig.kept.has(id(*ino))).collect();
+    assert_eq!(there, [0, 3, 4, 5]);
+    assert_eq!(rig.space.kept(), 32 * MIB);
+}
+
+#[test]
+fn a_prefetch_does_not_push_out_what_it_has_just_read() {
+    let rig = Rig::new();
+    let old = rig.stage(OTHER, &vec![1; 30 * MIB as usize]);
+    let began = Instant::now();
+    let data = vec![2; 8 * MIB as usize];
+    let mut got = 0;
+    for ino in 0..20 {
+        let id = FileId { ino, birth: 0 };
+        let copy = rig.kept.stage(id, version(8 * MIB)).unwrap();
+        let evict = Evict::UnusedSince(began);
+        match rig.kept.put(&copy, &[IoSlice::new(&data)], 0, evict) {
+            Ok(done) => assert!(done),
+            Err(NoRoom) => break,
+        }
+        got += 1;
+    }
+    assert!(old.is_dead(), "what was there before makes room");
+    assert!((5..8).contains(&got), "{got} files of 8 MiB in 64 MiB");
+    let there = (0..got).filter(|ino| {
+        rig.kept.has(FileId {
+            ino: *ino,
+            birth: 0,
+        })
+    });
+    assert_eq!(there.count() as u64, got);
+}
+
+#[test]
+fn gaps_are_read_below() {
+    let rig = Rig::new();
+    let path = rig.dir.path().join("canonical");
+    std::fs::write(&path, [b'c'; 30]).unwrap();
+    let below = RealFile(std::fs::File::open(&path).unwrap());
+    let copy = rig.kept.stage(ID, version(30)).unwrap();
+    rig.put(&copy, b"0123456789", 10).unwrap();
+    rig.kept.put_zeros(&copy, ByteRange::new(22, 25));
+    assert!(rig.is_valid(ID, version(30)));
+    assert_eq!(rig.read(ID, 5, 10), None);
+    assert_eq!(rig.read(ID, 12, 4).unwrap(), b"2345");
+    let mut buf = [0; 40];
+    let n = rig.kept.read(ID, &mut buf, 0, Some(&below)).unwrap();
+    assert_eq!(n, Some(30));
+    assert_eq!(&buf[..30], b"cccccccccc0123456789cc\0\0\0ccccc");
+    assert_eq!(copy.next_gap(0), Some(ByteRange::new(0, 10)));
+    assert!(!copy.is_full());
+}
+
+#[test]
+fn what_was_cut_off_does_not_come_back() {
+    let rig = Rig::new();
+    let copy = rig.kept.fill_anew(ID).unwrap();
+    rig.put(&copy, &[1; 10_000], 0).unwrap();
+    rig.kept.put_size(&copy, 4096);
+    rig.kept.put_zeros(&copy, ByteRange::new(4096, 8192));
+    rig.kept.complete(&copy, Some(version(8192)));
+    assert!(rig.is_valid(ID, version(8192)));
+    let got = rig.read(ID, 4000, 10_000).unwrap();
+    assert_eq!(got.len(), 4192);
+    assert!(got[..96].iter().all(|b| *b == 1) && got[96..].iter().all(|b| *b == 0));
+}
+
+/// Another node drained in between: what was filled before is not what is there.
+#[test]
+fn a_fill_goes_on_only_if_the_file_is_as_it_was_left() {
+    let rig = Rig::new();
+    let copy = rig.kept.fill(ID, Some(version(1)), false).unwrap();
+    rig.put(&copy, b"first", 0).unwrap();
+    rig.kept.pause(&copy, Some(version(5)));
+    let same = rig.kept.fill(ID, Some(version(5)), false).unwrap();
+    assert!(Arc::ptr_eq(&same, &copy));
+    let other = rig.kept.fill(ID, Some(version(6)), false).unwrap();
+    assert!(copy.is_dead() && other.bytes() == 0);
+    rig.put(&other, b"again", 0).unwrap();
+    let alone = rig.kept.fill(ID, None, true).unwrap();
+    assert!(Arc::ptr_eq(&alone, &other), "nobody else writes it");
+    rig.kept.complete(&alone, None);
+    assert!(alone.is_dead(), "its version could not be told");
+}
+
+/// S11.1, S11.3: a new life goes on with the copy of the last, and nothing on the disk speaks for it
+/// before its first byte changes.
+#[test]
+fn a_new_life_goes_on_with_the_copy() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello");
+    rig.kept.save(&copy);
+    assert!(rig.is_valid(ID, version(5)));
+    rig.kept.life_begins(ID);
+    assert_eq!(rig.read(ID, 0, 5), None, "not while the file is dirty");
+    assert!(!rig.is_valid(ID, version(5)));
+    rig.calls();
+    let same = rig.kept.fill(ID, Some(version(5)), false).unwrap();
+    assert!(Arc::ptr_eq(&same, &copy));
+    rig.put(&same, b"J", 0).unwrap();
+    let want = ["remove sidecar", "sync directory", "write data"];
+    assert_eq!(rig.calls(), want);
+    let later = Version {
+        mtime: Moment { sec: 2000, nsec: 1 },
+        ..version(5)
+    };
+    rig.kept.complete(&same, Some(later));
+    assert_eq!(rig.read(ID, 0, 5), None, "nobody has looked yet");
+    assert!(rig.is_valid(ID, later));
+    assert_eq!(rig.read(ID, 0, 5).unwrap(), b"Jello");
+    rig.kept.save(&same);
+    let rig = rig.restart();
+    assert!(rig.is_valid(ID, later));
+
+    rig.kept.life_begins(ID);
+    let other = rig.kept.fill(ID, Some(version(5)), true).unwrap();
+    assert_eq!(
+        other.bytes(),
+        0,
+        "somebody changed it before the life began"
+    );
+}
+
+#[test]
+fn whoever_reads_a_copy_that_dies_reads_on_below() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello");
+    rig.kept.save(&copy);
+    assert!(rig.is_valid(ID, version(5)));
+    rig.kept.forget(ID);
+    assert_eq!(rig.read(ID, 0, 5), None);
+    assert_eq!(rig.put(&copy, b"late", 0), Ok(false));
+    assert_eq!((rig.space.kept(), rig.names().len()), (0, 0));
+}
+
+#[test]
+fn a_closed_store_is_left_alone() {
+    let rig = Rig::new();
+    let copy = rig.stage(ID, b"hello");
+    rig.kept.close();
+    assert_eq!(rig.names().len(), 2, "saved");
+    rig.kept.drop_copy(&copy);
+    assert_eq!(rig.names().len(), 2, "the next daemon has it");
+    assert!(rig.kept.fill_anew(OTHER).is_none());
+}
+
+#[test]
+fn a_version_is_final_after_a_tick() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    std::fs::write(&path, "x").unwrap();
+    let file = RealFile(std::fs::File::open(&path).unwrap());
+    let began = Instant::now();
+    let version = version_after_change(&file);
+    assert!(began.elapsed() >= Duration::from_millis(12));
+    assert_eq!(version.map(|v| v.size), Some(1));
+}

@@ -1,0 +1,94 @@
+//! Which state of a canonical file a copy was made of, told by what `stat` says of it.
+//!
+//! # Two changes within one tick
+//! A file system has clocks of its own. Two changes that fall into one tick of them carry the same
+//! time, and a look between the two cannot tell the second from the first. So a version counts
+//! only if the tick of its last change was over when it was looked at ([`Version::is_final`]):
+//! whatever comes later then carries another time. Where times are whole seconds (Lustre, MooseFS)
+//! that takes seconds, elsewhere a timer tick of the kernel.
+
+use crate::types::Timestamp;
+use std::time::Duration;
+
+/// A time as `stat` gives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    pub sec: i64,
+    pub nsec: u32,
+}
+
+/// What `stat` says of a canonical file; every change of its bytes changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    pub size: u64,
+    pub mtime: Moment,
+    pub ctime: Moment,
+}
+
+/// Longer than a tick of any Linux timer (10 ms).
+pub const TICK: Duration = Duration::from_millis(12);
+/// Longer than a second, with some for clocks that do not agree.
+const WHOLE_SECONDS: Duration = Duration::from_millis(2100);
+
+impl Version {
+    /// How far apart two changes are at least told apart here.
+    pub fn tick(&self) -> Duration {
+        if self.ctime.nsec == 0 {
+            WHOLE_SECONDS
+        } else {
+            TICK
+        }
+    }
+
+    /// Whatever changes the bytes from now on makes another version. `quiet`: for how long the file
+    /// is known not to have changed.
+    pub fn is_final(&self, quiet: Duration, now: Timestamp) -> bool {
+        quiet >= self.tick() || self.last_change_is_older_than(self.tick(), now)
+    }
+
+    /// A change of bytes sets the modification time to the time of that change, so one that is old
+    /// enough stands for the rest.
+    fn last_change_is_older_than(&self, age: Duration, now: Timestamp) -> bool {
+        let nanos = i128::from(self.mtime.sec) * 1_000_000_000 + i128::from(self.mtime.nsec);
+        i128::from(now.0) - nanos >= age.as_nanos() as i128
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(nsec: u32) -> Version {
+        let at = Moment { sec: 100, nsec };
+        Version {
+            size: 1,
+            mtime: at,
+            ctime: at,
+        }
+    }
+
+    fn at(seconds: f64) -> Timestamp {
+        Timestamp((seconds * 1e9) as u64)
+    }
+
+    #[test]
+    fn a_change_within_the_tick_is_not_told_apart() {
+        let fine = version(5_000_000);
+        assert!(!fine.is_final(Duration::ZERO, at(100.006)));
+        assert!(fine.is_final(Duration::from_millis(12), at(100.006)));
+        assert!(fine.is_final(Duration::ZERO, at(100.1)));
+    }
+
+    #[test]
+    fn whole_seconds_take_seconds() {
+        let coarse = version(0);
+        assert!(!coarse.is_final(Duration::from_millis(500), at(101.5)));
+        assert!(coarse.is_final(Duration::from_millis(2100), at(101.5)));
+        assert!(coarse.is_final(Duration::ZERO, at(102.2)));
+    }
+
+    #[test]
+    fn a_time_in_the_future_proves_nothing() {
+        assert!(!version(1).is_final(Duration::ZERO, at(50.0)));
+    }
+}
