@@ -8,15 +8,19 @@
 //! before the file is clean notes the version of the canonical file ([`Mirror::pause`]), and the
 //! next goes on with the copy only if it is still the same; so does the first job of a new life with
 //! the copy of the last. In a round each node writes domains of
-//! its own; there the copy begins from nothing, and holds this node's domains.
+//! its own; what is published is taken out of the copy before, and this node's domains come back.
 //!
 //! Reading, and whose lease it is, are the business of the file that this one wraps.
 
 use crate::engine::Shared;
 use layout_index::kept::{Copy, Evict, Version, version_after_change};
+use layout_index::layout::View;
 use layout_index::{ByteRange, DiskFile, File, Kept};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+
+/// Ranges looked up at once.
+const WINDOW: usize = 1024;
 
 pub(super) struct Mirror {
     canonical: Arc<dyn DiskFile>,
@@ -49,14 +53,17 @@ impl Mirror {
         Some(Mirror::new(canonical, kept, copy, together))
     }
 
-    /// For a round: nothing that was kept before it counts.
-    pub fn anew(shared: &Shared, file: &File, canonical: Arc<dyn DiskFile>) -> Option<Arc<Mirror>> {
-        if !shared.keeps(file) {
-            return None;
+    /// A round is about to begin. Any node may write what is published, so of that nothing counts
+    /// but what this node writes itself.
+    pub fn begin_round(&self, published: &View, unit: u64) {
+        let mut from = 0;
+        loop {
+            let ranges = published.ranges(unit, from, WINDOW);
+            let Some(last) = ranges.last() else { return };
+            from = last.end;
+            let pieces = ranges.into_iter().flat_map(|r| published.pieces(r));
+            pieces.for_each(|p| self.kept.put_unknown(&self.copy, p.range));
         }
-        let kept = shared.store.kept().clone();
-        let copy = kept.fill_anew(file.id())?;
-        Some(Mirror::new(canonical, kept, copy, true))
     }
 
     fn new(

@@ -73,7 +73,7 @@ pub(super) async fn go(
     let mirror = match &held {
         Some(_) => {
             let (shared, file, canonical) = (shared.clone(), file.clone(), canonical.clone());
-            blocking(move || Mirror::anew(&shared, &file, canonical)).await?
+            blocking(move || Mirror::of(&shared, &file, canonical)).await?
         }
         None => None,
     };
@@ -105,6 +105,9 @@ pub(super) async fn go(
     };
     let covered = Arc::new(file.published_view().covered_by(&plan));
     let plan = Arc::new(plan);
+    if let Some(keeping) = &job.kept {
+        keeping.mirror.begin_round(&covered, plan.unit);
+    }
     job.clone().domains(plan.clone(), covered).await?;
     if job.held.is_none() {
         return Ok(Round::Others);

@@ -228,6 +228,11 @@ impl Copy {
         self.uncover(&mut state, beyond);
     }
 
+    /// What it has of a range counts no more.
+    pub(super) fn lose(&self, range: ByteRange) {
+        self.uncover(&mut self.state.lock(), range);
+    }
+
     fn uncover(&self, state: &mut State, range: ByteRange) {
         let gone = state.cover.remove(range).min(state.charged);
         state.charged -= gone;

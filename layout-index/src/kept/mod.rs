@@ -565,6 +565,11 @@ impl Kept {
         copy.zero(range);
     }
 
+    /// Somebody else may write the canonical file there.
+    pub fn put_unknown(&self, copy: &Arc<Copy>, range: ByteRange) {
+        copy.lose(range);
+    }
+
     /// The canonical file was cut there, or made longer.
     pub fn put_size(&self, copy: &Arc<Copy>, size: u64) {
         copy.cut(size);
