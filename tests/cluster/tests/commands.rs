@@ -260,8 +260,9 @@ fn down_does_not_take_a_mount_from_under_a_job() {
     assert!(said.contains(&job.id().to_string()), "{said}");
     assert_eq!(ground.status()["nodes"][0]["state"], "up");
     ground.ok(["down", "--discard"]);
+    let ended = wait_until("the job is ended", LONG, || job.try_wait().expect("ask"));
     assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&job.wait().expect("wait")),
+        std::os::unix::process::ExitStatusExt::signal(&ended),
         Some(9)
     );
     ground.assert_gone();
