@@ -248,7 +248,11 @@ fn down_does_not_take_a_mount_from_under_a_job() {
     let mount = ground.mount();
     let line = format!("cd {} && echo there && exec sleep 600", mount.display());
     let mut job = ground.command(["exec", "0", "--", "sh", "-c", &line]);
-    let mut job = job.stdout(Stdio::piped()).spawn().expect("start a job");
+    let mut job = job
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start a job");
     let mut word = String::new();
     let out = job.stdout.take().expect("a pipe");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut word).expect("read");
