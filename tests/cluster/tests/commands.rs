@@ -167,7 +167,7 @@ fn a_cluster_that_fails_leaves_nothing() {
     assert!(said.contains("sometimes"), "{said}");
     ground.assert_gone();
     // The second node fails: the first goes with it.
-    let program = fake_forebay(&ground, "echo 'forebay: no luck today' >&2; exit 1");
+    let program = fake_forebay(&ground, "n1", "echo 'forebay: no luck today' >&2; exit 1");
     let out = ground.run(ground.up("2", &["--forebay", &program]));
     assert_refused(
         &out,
@@ -177,12 +177,12 @@ fn a_cluster_that_fails_leaves_nothing() {
     ground.assert_gone();
 }
 
-/// A `forebay` whose `mount` on n1 does something else.
-fn fake_forebay(ground: &Ground, instead: &str) -> String {
+/// A `forebay` whose `mount` on that node does something else.
+fn fake_forebay(ground: &Ground, node: &str, instead: &str) -> String {
     let path = ground.path("forebay-with-a-flaw");
     let real = forebay_tests::prereq::forebay();
     let text = format!(
-        "#!/bin/sh\ncase \"$*\" in mount*\"--node n1\"*) {instead} ;; esac\nexec {} \"$@\"\n",
+        "#!/bin/sh\ncase \"$*\" in mount*\"--node {node}\"*) {instead} ;; esac\nexec {} \"$@\"\n",
         real.display()
     );
     std::fs::write(&path, text).expect("write a script");
@@ -190,43 +190,48 @@ fn fake_forebay(ground: &Ground, instead: &str) -> String {
     path.to_str().expect("a plain name").to_owned()
 }
 
-/// An `up` that has one node up and hangs at the second.
-fn half_way(ground: &Ground) -> Child {
-    let program = fake_forebay(ground, "exec sleep 600");
+/// An `up` that hangs at the daemon of that node.
+fn half_way(ground: &Ground, node: &str) -> Child {
+    let program = fake_forebay(ground, node, "exec sleep 600");
     let mut command = ground.command(ground.up("2", &["--forebay", &program]));
     command
         .process_group(0)
         .stdout(Stdio::null())
-        .stderr(Stdio::piped());
+        .stderr(Stdio::null());
     let child = command.spawn().expect("start forebay-cluster");
-    wait_until("the first node is up and the second hangs", LONG, || {
-        let hangs = common::processes_naming(&ground.state());
-        let first = hangs.iter().any(|line| line.contains("--node n0"));
-        (first && hangs.iter().any(|line| line.contains("sleep 600"))).then_some(())
+    wait_until("the daemon hangs", LONG, || {
+        let there = common::processes_naming(&ground.state());
+        let hangs = there.iter().any(|line| line.contains("sleep 600"));
+        hangs.then_some(())
     });
     child
 }
 
-/// `up` killed with -9 half way: `down` finds everything that it made.
+/// `up` killed with -9 half way, with only the namespaces made and with one daemon up: `down` finds
+/// everything.
 #[test]
 fn down_clears_what_a_killed_up_has_left() {
-    let ground = Ground::new();
-    let mut child = half_way(&ground);
-    child.kill().expect("kill up");
-    child.wait().expect("wait for up");
-    assert_eq!(ground.status()["complete"], false);
-    let out = ground.run(ground.up("1", &[]));
-    assert_refused(&out, Some(FAILED), &["never finished", "down"]);
-    ground.ok(["down"]);
-    ground.assert_gone();
-    ground.ok(["down"]);
+    for node in ["n0", "n1"] {
+        let ground = Ground::new();
+        let mut child = half_way(&ground, node);
+        child.kill().expect("kill up");
+        child.wait().expect("wait for up");
+        let status = ground.status();
+        assert_eq!(status["complete"], false);
+        assert!(status["nodes"][1]["keeper"].is_number(), "{status}");
+        let out = ground.run(ground.up("1", &[]));
+        assert_refused(&out, Some(FAILED), &["never finished", "down"]);
+        ground.ok(["down"]);
+        ground.assert_gone();
+        ground.ok(["down"]);
+    }
 }
 
 /// Ctrl-C takes away what was made until then.
 #[test]
 fn an_interrupted_up_leaves_nothing() {
     let ground = Ground::new();
-    let mut child = half_way(&ground);
+    let mut child = half_way(&ground, "n1");
     // To the whole group, as a terminal does.
     let group = nix::unistd::Pid::from_raw(child.id() as i32);
     nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGINT).expect("signal");
@@ -243,7 +248,11 @@ fn down_does_not_take_a_mount_from_under_a_job() {
     let mount = ground.mount();
     let line = format!("cd {} && echo there && exec sleep 600", mount.display());
     let mut job = ground.command(["exec", "0", "--", "sh", "-c", &line]);
-    let mut job = job.stdout(Stdio::piped()).spawn().expect("start a job");
+    let mut job = job
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start a job");
     let mut word = String::new();
     let out = job.stdout.take().expect("a pipe");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut word).expect("read");
@@ -255,8 +264,9 @@ fn down_does_not_take_a_mount_from_under_a_job() {
     assert!(said.contains(&job.id().to_string()), "{said}");
     assert_eq!(ground.status()["nodes"][0]["state"], "up");
     ground.ok(["down", "--discard"]);
+    let ended = wait_until("the job is ended", LONG, || job.try_wait().expect("ask"));
     assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&job.wait().expect("wait")),
+        std::os::unix::process::ExitStatusExt::signal(&ended),
         Some(9)
     );
     ground.assert_gone();

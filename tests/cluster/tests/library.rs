@@ -7,7 +7,7 @@ use forebay_cluster::{Cluster, Code, Network, Spec};
 use forebay_tests::daemon_log;
 use forebay_tests::wait::{LONG, wait_until};
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 fn up(nodes: usize) -> Cluster {
@@ -68,6 +68,17 @@ fn a_hang_ends() {
     assert_eq!(common::processes_naming(&dir), Vec::<String>::new());
 }
 
+/// Ends it, however the test ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.0.kill().and_then(|()| self.0.wait()).is_err() {
+            eprintln!("process {} may be left", self.0.id());
+        }
+    }
+}
+
 /// A keeper whose maker is gone before it said `stay` ends its node: nothing outlives a test that
 /// was killed, or an `up` that had not written the node down yet.
 #[test]
@@ -77,30 +88,32 @@ fn a_node_ends_with_its_maker() {
         std::fs::create_dir(ground.path(dir)).unwrap();
     }
     std::fs::write(ground.path("state/hosts"), "127.0.0.1 n0\n").unwrap();
-    let mut keeper = ground
+    let keeper = ground
         .command(["keep", "n0"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut keeper = Ended(keeper);
     let mut line = String::new();
-    let out = keeper.stdout.take().unwrap();
+    let out = keeper.0.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    let mut job = Command::new("nsenter")
-        .args(["--mount", "--uts", "--target", &keeper.id().to_string()])
+    let job = Command::new("nsenter")
+        .args(["--mount", "--uts", "--target", &keeper.0.id().to_string()])
         .args(["sh", "-c", "hostname; exec sleep 600"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut job = Ended(job);
     let mut line = String::new();
-    let out = job.stdout.take().unwrap();
+    let out = job.0.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
     assert_eq!(line, "n0\n");
-    assert!(keeper.try_wait().unwrap().is_none());
+    assert!(keeper.0.try_wait().unwrap().is_none());
 
-    drop(keeper.stdin.take());
-    wait_until("the job ends", LONG, || job.try_wait().unwrap());
-    let status = wait_until("the keeper ends", LONG, || keeper.try_wait().unwrap());
+    drop(keeper.0.stdin.take());
+    wait_until("the job ends", LONG, || job.0.try_wait().unwrap());
+    let status = wait_until("the keeper ends", LONG, || keeper.0.try_wait().unwrap());
     assert!(status.success(), "{status}");
 }
