@@ -18,9 +18,14 @@ pub fn ranks(nodes: usize) -> usize {
     (2 * nodes).max(4)
 }
 
+/// Open MPI's ranks on different nodes talk by TCP, and when there are many more of them than
+/// processors most of the time is gone with that.
+const FEW: usize = 4;
+
 pub struct Rig {
     pub cluster: Cluster,
     allowed: Vec<String>,
+    few: bool,
     plain: TempDir,
     _turn: MutexGuard<'static, ()>,
 }
@@ -36,9 +41,16 @@ impl Rig {
         Rig {
             cluster,
             allowed: Vec::new(),
+            few: true,
             plain,
             _turn: turn,
         }
+    }
+
+    /// As many ranks with Open MPI as with MPICH.
+    pub fn with_all_ranks(mut self) -> Rig {
+        self.few = false;
+        self
     }
 
     /// A WARN or ERROR line that any node may log.
@@ -114,7 +126,11 @@ impl Rig {
     ) {
         let what = format!("{which:?} {arguments:?} of {mpi:?} in {}", dir.display());
         let nodes = self.cluster.nodes().expect("the nodes");
-        let job = more(self.job(mpi, ranks(nodes)));
+        let ranks = match mpi {
+            Mpi::OpenMpi if self.few => FEW,
+            _ => ranks(nodes),
+        };
+        let job = more(self.job(mpi, ranks));
         let done = job
             .run(program(which, mpi), with_dir(arguments, dir))
             .unwrap_or_else(|failure| panic!("{what}: {failure}"));

@@ -42,7 +42,7 @@ fn written_and_read(rig: &Rig, mpi: Mpi, program: Program, kernels: &str, mode: 
 
 #[test]
 fn hdf5_collective() {
-    let rig = Rig::up(Spec::new(4));
+    let rig = Rig::up(Spec::new(4)).with_all_ranks();
     for mpi in Mpi::BOTH {
         written_and_read(&rig, mpi, Program::KernelsHdf5, NOT_CHUNKED, "collective");
     }
@@ -51,7 +51,7 @@ fn hdf5_collective() {
 
 #[test]
 fn hdf5_independent_and_chunked() {
-    let rig = Rig::up(Spec::new(4).args(["--absorb", "coherent"]));
+    let rig = Rig::up(Spec::new(4).args(["--absorb", "coherent"])).with_all_ranks();
     for mpi in Mpi::BOTH {
         written_and_read(
             &rig,
@@ -66,7 +66,7 @@ fn hdf5_independent_and_chunked() {
 
 #[test]
 fn pnetcdf() {
-    let rig = Rig::up(Spec::new(4));
+    let rig = Rig::up(Spec::new(4)).with_all_ranks();
     for mode in ["collective", "independent"] {
         let program = Program::KernelsPnetcdf;
         written_and_read(&rig, Mpi::OpenMpi, program, "all", mode);
