@@ -11,7 +11,7 @@ use forebay_tests::rng::{Rng, seed};
 use forebay_tests::sys;
 use forebay_tests::users::{ALICE, BOB, as_user};
 use kept_rig::nodes_pair::{MIB, list, until};
-use kept_rig::{bytes_read, files, kept, prefetch, reads_here, sim};
+use kept_rig::{bytes_read, files, kept, node, prefetch, reads_here, sim};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -26,7 +26,7 @@ fn after_a_prefetch_nothing_is_read_below() {
     put(shared.canonical("d/a"), &a);
     put(shared.canonical("d/e/b"), &b);
     put(shared.canonical("d/empty"), b"");
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.start();
     let before = bytes_read(&shared);
     let report = prefetch(&bay, &bay.path("d"));
@@ -57,7 +57,7 @@ fn after_a_prefetch_nothing_is_read_below() {
 fn what_was_drained_is_read_here() {
     for (nodes, synced) in [("one", false), ("many", false), ("many", true)] {
         let shared = sim();
-        let mut bay = shared.node("n0", Drain::OnClose);
+        let mut bay = node(&shared, Drain::OnClose);
         bay.set("nodes", nodes).arg("--keep");
         bay.start();
         let data = Rng::new(3).bytes(6 * MIB + 1234);
@@ -94,7 +94,7 @@ fn what_was_drained_is_read_here() {
 fn a_slow_writer_is_kept_as_a_whole() {
     for nodes in ["one", "many"] {
         let shared = sim();
-        let mut bay = shared.node("n0", Drain::Immediate);
+        let mut bay = node(&shared, Drain::Immediate);
         bay.set("nodes", nodes).arg("--keep");
         bay.start();
         let data = Rng::new(8).bytes(4 * MIB);
@@ -132,7 +132,7 @@ fn copies_make_room_for_the_log() {
             Rng::new(n).bytes(8 * MIB),
         );
     }
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.set("store-size", "64MiB").set("segment-size", "1MiB");
     bay.set_number("user-share", 1.0);
     bay.start();
@@ -168,7 +168,7 @@ fn a_prefetch_that_does_not_fit_says_so() {
             Rng::new(n).bytes(16 * MIB),
         );
     }
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.set("store-size", "64MiB").set("segment-size", "1MiB");
     bay.start();
     let out = bay.run(["prefetch", str(bay.mnt())]);
@@ -188,7 +188,7 @@ fn damaged_sidecars_and_leftovers_are_removed() {
     let data = Rng::new(4).bytes(MIB);
     put(shared.canonical("f"), &data);
     put(shared.canonical("g"), &data);
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.start();
     prefetch(&bay, bay.mnt());
     bay.umount();
@@ -212,7 +212,7 @@ fn damaged_sidecars_and_leftovers_are_removed() {
 #[test]
 fn a_kill_leaves_whole_copies_or_none() {
     let shared = sim();
-    let mut bay = shared.node("n0", Drain::OnClose);
+    let mut bay = node(&shared, Drain::OnClose);
     bay.arg("--keep");
     let mut rng = Rng::new(seed("a_kill_leaves_whole_copies_or_none"));
     let mut fetched = rng.bytes(4 * MIB);
@@ -266,7 +266,7 @@ fn raw(bay: &Bay, request: &str) -> String {
 #[test]
 fn rights_are_those_of_the_file() {
     let shared = sim();
-    let mut bay = shared.node("n0", Drain::Immediate);
+    let mut bay = node(&shared, Drain::Immediate);
     bay.start();
     let path = bay.path("secret");
     as_user(ALICE, &[], || {

@@ -8,14 +8,14 @@ use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::rng::{Rng, seed};
 use forebay_tests::sys;
 use kept_rig::nodes_pair::MIB;
-use kept_rig::{kept, prefetch, sim};
+use kept_rig::{kept, node, prefetch, sim};
 use std::fs::{self, File};
 
 /// S10.1: parts that are written again, cut off and punched while it drains in several jobs.
 #[test]
 fn a_copy_follows_every_change_of_a_life() {
     let shared = sim();
-    let mut bay = shared.node("n0", Drain::Immediate);
+    let mut bay = node(&shared, Drain::Immediate);
     bay.arg("--keep").set("drain-rate", "32MiB");
     bay.start();
     let mut rng = Rng::new(seed("a_copy_follows_every_change_of_a_life"));
@@ -62,7 +62,7 @@ fn changes_are_seen() {
     let shared = sim();
     let mut want = Rng::new(5).bytes(2 * MIB);
     put(shared.canonical("f"), &want);
-    let mut bay = shared.node("n0", Drain::Immediate);
+    let mut bay = node(&shared, Drain::Immediate);
     bay.start();
     let fetch = |bay: &Bay| {
         let report = prefetch(bay, &bay.path("f"));
@@ -108,7 +108,7 @@ fn changes_are_seen() {
 fn an_open_reader_sees_changes_at_its_sync_points() {
     let shared = sim();
     put(shared.canonical("f"), vec![1; MIB]);
-    let mut bay = shared.node("n0", Drain::Immediate);
+    let mut bay = node(&shared, Drain::Immediate);
     bay.start();
     prefetch(&bay, &bay.path("f"));
     let reader = File::open(bay.path("f")).expect("open");
@@ -135,7 +135,7 @@ fn an_open_reader_sees_what_is_done_through_the_mount() {
         let shared = sim();
         let mut want = vec![1; MIB];
         put(shared.canonical("f"), &want);
-        let mut bay = shared.node("n0", Drain::Never);
+        let mut bay = node(&shared, Drain::Never);
         bay.set("absorb", absorb);
         bay.start();
         let opened = || {
@@ -177,7 +177,7 @@ fn readers_never_see_it_go_back() {
     let shared = sim();
     let size = 300_000;
     put(shared.canonical("f"), vec![0; size]);
-    let mut bay = shared.node("n0", Drain::Immediate);
+    let mut bay = node(&shared, Drain::Immediate);
     bay.arg("--keep");
     bay.start();
     std::thread::scope(|scope| {

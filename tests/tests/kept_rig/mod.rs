@@ -6,7 +6,7 @@
 #[path = "../nodes_pair/mod.rs"]
 pub mod nodes_pair;
 
-use forebay_tests::bay::{Bay, assert_same, get, text};
+use forebay_tests::bay::{Bay, Drain, assert_same, get, text};
 use forebay_tests::cli::str;
 use nodes_pair::{Shared, list};
 use pfs_sim::Sim;
@@ -15,6 +15,14 @@ use std::path::Path;
 
 pub fn sim() -> Shared {
     Shared::simulated(Sim::builder().osts(2).stripe("1M", 2))
+}
+
+/// A node that is not started yet. A killed one is started again at once, so nobody waits for its
+/// lease, and a busy machine must not let it lapse.
+pub fn node(shared: &Shared, drain: Drain) -> Bay {
+    let mut bay = shared.node("n0", drain);
+    bay.set("lease", "30s");
+    bay
 }
 
 /// Bytes that were ever read from the files below.
