@@ -1,60 +1,21 @@
 //! Kept copies on one node, over a simulated parallel file system that counts what is read of it.
 //!
-//! Checks S11 and its parts; several nodes are in `kept_nodes.rs`.
+//! Checks S11 and its parts; changes of the file are in `kept_changes.rs`, several nodes in
+//! `kept_nodes.rs`.
 
-mod nodes_pair;
+mod kept_rig;
 
 use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{FAILED, code, str};
 use forebay_tests::rng::{Rng, seed};
 use forebay_tests::sys;
 use forebay_tests::users::{ALICE, BOB, as_user};
-use nodes_pair::{MIB, Shared, list, until};
-use pfs_sim::Sim;
-use serde_json::Value;
+use kept_rig::nodes_pair::{MIB, list, until};
+use kept_rig::{bytes_read, files, kept, node, prefetch, reads_here, sim};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-
-fn sim() -> Shared {
-    Shared::simulated(Sim::builder().osts(2).stripe("1M", 2))
-}
-
-/// Bytes that were ever read from the files below.
-fn bytes_read(shared: &Shared) -> u64 {
-    let counters = shared.sim().counters().expect("read the counters");
-    counters.total.bytes_read
-}
-
-fn prefetch(bay: &Bay, path: &Path) -> Value {
-    let out = bay.run(["prefetch", str(path), "--json"]);
-    serde_json::from_slice(&out.stdout)
-        .unwrap_or_else(|e| panic!("prefetch --json ({e}): {}", text(&out)))
-}
-
-fn kept(bay: &Bay) -> (u64, u64) {
-    let status = bay.status();
-    (status.number("/kept/files"), status.number("/kept/bytes"))
-}
-
-/// What there is in the store beside the log: data files and sidecars.
-fn files(bay: &Bay, kind: &str) -> usize {
-    let names = list(&bay.store().join("kept"));
-    let is = |p: &&std::path::PathBuf| p.extension().is_some_and(|e| e == "ranges");
-    match kind {
-        "sidecars" => names.iter().filter(is).count(),
-        _ => names.len(),
-    }
-}
-
-/// Reads the file through the mount, and fails if that read anything below.
-fn reads_here(shared: &Shared, bay: &Bay, name: &str, want: &[u8]) {
-    let before = bytes_read(shared);
-    assert_same(name, &get(bay.path(name)), want);
-    assert_eq!(bytes_read(shared), before, "{name} was read below");
-}
 
 /// S11, S11.2: what was prefetched is read from the node's own disk, also by the next daemon.
 #[test]
@@ -65,7 +26,7 @@ fn after_a_prefetch_nothing_is_read_below() {
     put(shared.canonical("d/a"), &a);
     put(shared.canonical("d/e/b"), &b);
     put(shared.canonical("d/empty"), b"");
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.start();
     let before = bytes_read(&shared);
     let report = prefetch(&bay, &bay.path("d"));
@@ -96,7 +57,7 @@ fn after_a_prefetch_nothing_is_read_below() {
 fn what_was_drained_is_read_here() {
     for (nodes, synced) in [("one", false), ("many", false), ("many", true)] {
         let shared = sim();
-        let mut bay = shared.node("n0", Drain::OnClose);
+        let mut bay = node(&shared, Drain::OnClose);
         bay.set("nodes", nodes).arg("--keep");
         bay.start();
         let data = Rng::new(3).bytes(6 * MIB + 1234);
@@ -133,7 +94,7 @@ fn what_was_drained_is_read_here() {
 fn a_slow_writer_is_kept_as_a_whole() {
     for nodes in ["one", "many"] {
         let shared = sim();
-        let mut bay = shared.node("n0", Drain::Immediate);
+        let mut bay = node(&shared, Drain::Immediate);
         bay.set("nodes", nodes).arg("--keep");
         bay.start();
         let data = Rng::new(8).bytes(4 * MIB);
@@ -161,212 +122,6 @@ fn a_slow_writer_is_kept_as_a_whole() {
     }
 }
 
-/// S11.1: parts that are written again, cut off and punched while it drains in several jobs.
-#[test]
-fn a_copy_follows_every_change_of_a_life() {
-    let shared = sim();
-    let mut bay = shared.node("n0", Drain::Immediate);
-    bay.arg("--keep").set("drain-rate", "32MiB");
-    bay.start();
-    let mut rng = Rng::new(seed("a_copy_follows_every_change_of_a_life"));
-    for round in 0..4 {
-        let mut want: Vec<u8> = Vec::new();
-        let file = open_rw(bay.path("f"));
-        file.set_len(0).expect("empty");
-        for _ in 0..40 {
-            let at = rng.below(3 * MIB as u64) as usize;
-            let len = rng.size(600_000) as usize;
-            match rng.below(8) {
-                0 => {
-                    file.set_len(at as u64).expect("truncate");
-                    want.resize(at, 0);
-                }
-                1 => {
-                    sys::fallocate(&file, sys::PUNCH, at as u64, len as u64).expect("punch");
-                    let end = want.len().min(at + len);
-                    if at < end {
-                        want[at..end].fill(0);
-                    }
-                }
-                _ => {
-                    let data = rng.bytes(len);
-                    sys::write_all_at(&file, &data, at as u64).expect("write");
-                    want.resize(want.len().max(at + len), 0);
-                    want[at..at + len].copy_from_slice(&data);
-                }
-            }
-        }
-        drop(file);
-        bay.drain();
-        assert_same("canonical", &get(shared.canonical("f")), &want);
-        assert_same("mounted", &get(bay.path("f")), &want);
-        assert_same("again", &get(bay.path("f")), &want);
-        println!("round {round}: {} bytes, {:?} kept", want.len(), kept(&bay));
-    }
-    bay.finish();
-}
-
-/// S11.1: whoever changes the file, and whichever way, is seen by the next open.
-#[test]
-fn changes_are_seen() {
-    let shared = sim();
-    let mut want = Rng::new(5).bytes(2 * MIB);
-    put(shared.canonical("f"), &want);
-    let mut bay = shared.node("n0", Drain::Immediate);
-    bay.start();
-    let fetch = |bay: &Bay| {
-        let report = prefetch(bay, &bay.path("f"));
-        assert_eq!(report["files"], 1, "{report:#}");
-    };
-    fetch(&bay);
-    // A program without the overlay: same size, another byte.
-    let below = open_rw(shared.canonical("f"));
-    want[77] ^= 1;
-    sys::write_all_at(&below, &want[77..78], 77).expect("write");
-    assert_same("written below", &get(bay.path("f")), &want);
-    fetch(&bay);
-    // The mount.
-    let file = open_rw(bay.path("f"));
-    want[MIB] ^= 1;
-    sys::write_all_at(&file, &want[MIB..MIB + 1], MIB as u64).expect("write");
-    assert_same("written", &get(bay.path("f")), &want);
-    drop(file);
-    bay.drain();
-    assert_same("drained", &get(bay.path("f")), &want);
-    fetch(&bay);
-    sys::truncate(&bay.path("f"), 1_000_000).expect("cut");
-    want.truncate(1_000_000);
-    assert_same("cut", &get(bay.path("f")), &want);
-    bay.drain();
-    fetch(&bay);
-    let file = open_rw(bay.path("f"));
-    sys::fallocate(&file, sys::PUNCH, 5_000, 100_000).expect("punch");
-    want[5_000..105_000].fill(0);
-    drop(file);
-    assert_same("punched", &get(bay.path("f")), &want);
-    bay.drain();
-    fetch(&bay);
-    put(bay.path("new"), b"another file");
-    bay.drain();
-    fs::rename(bay.path("new"), bay.path("f")).expect("replace");
-    assert_eq!(get(bay.path("f")), b"another file");
-    bay.finish();
-}
-
-/// S11.1: a reader that stays open sees what is new after fsync, and at the end of the file.
-#[test]
-fn an_open_reader_sees_changes_at_its_sync_points() {
-    let shared = sim();
-    put(shared.canonical("f"), vec![1; MIB]);
-    let mut bay = shared.node("n0", Drain::Immediate);
-    bay.start();
-    prefetch(&bay, &bay.path("f"));
-    let reader = File::open(bay.path("f")).expect("open");
-    assert_eq!(sys::read_at(&reader, 0, 10).expect("read"), [1; 10]);
-    let below = open_rw(shared.canonical("f"));
-    sys::write_all_at(&below, &[2; 100], 0).expect("write");
-    reader.sync_all().expect("fsync");
-    assert_eq!(sys::read_at(&reader, 0, 10).expect("read"), [2; 10]);
-    drop(reader);
-    prefetch(&bay, &bay.path("f"));
-    let reader = File::open(bay.path("f")).expect("open");
-    let end = MIB as u64;
-    assert_eq!(sys::read_at(&reader, end, 10).expect("read"), [0; 0]);
-    sys::write_all_at(&below, b"more", end).expect("append");
-    assert_eq!(sys::read_at(&reader, end, 10).expect("read"), b"more");
-    drop(reader);
-    bay.finish();
-}
-
-/// S11.1, S1.1: a reader that stays open sees everything that is done through the mount, at once.
-#[test]
-fn an_open_reader_sees_what_is_done_through_the_mount() {
-    for absorb in ["on", "off"] {
-        let shared = sim();
-        let mut want = vec![1; MIB];
-        put(shared.canonical("f"), &want);
-        let mut bay = shared.node("n0", Drain::Never);
-        bay.set("absorb", absorb);
-        bay.start();
-        let opened = || {
-            bay.drain();
-            let report = prefetch(&bay, &bay.path("f"));
-            assert_eq!(report["files"], 1, "{report:#}");
-            File::open(bay.path("f")).expect("open")
-        };
-        let all = |reader: &File| sys::read_at(reader, 0, 2 * MIB).expect("read");
-        let reader = opened();
-        assert_same("kept", &all(&reader), &want);
-        let writer = open_rw(bay.path("f"));
-        want[5000..5100].fill(2);
-        sys::write_all_at(&writer, &[2; 100], 5000).expect("write");
-        assert_same("written", &all(&reader), &want);
-        drop(writer);
-        bay.drain();
-        assert_same("drained", &all(&reader), &want);
-        drop(reader);
-        let reader = opened();
-        sys::truncate(&bay.path("f"), 500_000).expect("cut");
-        want.truncate(500_000);
-        assert_same("cut", &all(&reader), &want);
-        drop(reader);
-        let reader = opened();
-        let writer = open_rw(bay.path("f"));
-        sys::fallocate(&writer, sys::PUNCH, 4096, 40_960).expect("punch");
-        want[4096..45_056].fill(0);
-        assert_same("punched", &all(&reader), &want);
-        drop((reader, writer));
-        bay.finish();
-    }
-}
-
-/// S11.1, S1.1: readers come and go while the file is written and fetched over and over; nobody
-/// sees it go back.
-#[test]
-fn readers_never_see_it_go_back() {
-    let shared = sim();
-    let size = 300_000;
-    put(shared.canonical("f"), vec![0; size]);
-    let mut bay = shared.node("n0", Drain::Immediate);
-    bay.arg("--keep");
-    bay.start();
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            let path = bay.path("f");
-            scope.spawn(move || {
-                let mut last = 0;
-                while last < 40 {
-                    let seen = get(&path);
-                    assert_eq!(seen.len(), size);
-                    let least = *seen.iter().min().expect("bytes");
-                    assert!(least >= last, "went back from {last} to {least}");
-                    last = least;
-                }
-            });
-        }
-        let mut rng = Rng::new(9);
-        for value in 1..=40u8 {
-            let place = match value % 3 {
-                0 => shared.canonical("f"),
-                _ => bay.path("f"),
-            };
-            if value % 3 == 0 {
-                // Past the overlay only when nothing is undrained.
-                bay.drain();
-            }
-            let file = open_rw(place);
-            sys::write_all_at(&file, &vec![value; size], 0).expect("write");
-            drop(file);
-            match rng.below(3) {
-                0 => bay.drain(),
-                1 => drop(prefetch(&bay, &bay.path("f"))),
-                _ => {}
-            }
-        }
-    });
-    bay.finish();
-}
-
 /// S11.4: the log comes first. Copies go, and no write goes past it.
 #[test]
 fn copies_make_room_for_the_log() {
@@ -377,7 +132,7 @@ fn copies_make_room_for_the_log() {
             Rng::new(n).bytes(8 * MIB),
         );
     }
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.set("store-size", "64MiB").set("segment-size", "1MiB");
     bay.set_number("user-share", 1.0);
     bay.start();
@@ -413,7 +168,7 @@ fn a_prefetch_that_does_not_fit_says_so() {
             Rng::new(n).bytes(16 * MIB),
         );
     }
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.set("store-size", "64MiB").set("segment-size", "1MiB");
     bay.start();
     let out = bay.run(["prefetch", str(bay.mnt())]);
@@ -433,7 +188,7 @@ fn damaged_sidecars_and_leftovers_are_removed() {
     let data = Rng::new(4).bytes(MIB);
     put(shared.canonical("f"), &data);
     put(shared.canonical("g"), &data);
-    let mut bay = shared.node("n0", Drain::Never);
+    let mut bay = node(&shared, Drain::Never);
     bay.start();
     prefetch(&bay, bay.mnt());
     bay.umount();
@@ -457,7 +212,7 @@ fn damaged_sidecars_and_leftovers_are_removed() {
 #[test]
 fn a_kill_leaves_whole_copies_or_none() {
     let shared = sim();
-    let mut bay = shared.node("n0", Drain::OnClose);
+    let mut bay = node(&shared, Drain::OnClose);
     bay.arg("--keep");
     let mut rng = Rng::new(seed("a_kill_leaves_whole_copies_or_none"));
     let mut fetched = rng.bytes(4 * MIB);
@@ -511,7 +266,7 @@ fn raw(bay: &Bay, request: &str) -> String {
 #[test]
 fn rights_are_those_of_the_file() {
     let shared = sim();
-    let mut bay = shared.node("n0", Drain::Immediate);
+    let mut bay = node(&shared, Drain::Immediate);
     bay.start();
     let path = bay.path("secret");
     as_user(ALICE, &[], || {
