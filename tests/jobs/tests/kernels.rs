@@ -65,7 +65,8 @@ fn as_in_the_papers_on_four_nodes() {
 
 /// The same by ROMIO: data sieving under locks. One run in ten loses what one rank wrote to the last
 /// arrays of `s3d`: another rank has written back bytes that it read, under the lock, as beyond the
-/// end of the file. Why is not known (S3.6 says that it cannot be); run this to see it.
+/// end of the file. Why is not known (S3.6 says that it cannot be). `lost-change.py` shows it without
+/// MPI: it takes two processes on each node, with locks on ranges that do not touch.
 #[test]
 #[ignore = "fails one time in ten: a change under a lock is lost"]
 fn sieving_on_two_nodes() {
