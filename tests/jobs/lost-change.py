@@ -1,7 +1,7 @@
 # A change under a lock that is lost (S3.6). Two nodes, two processes on each (rank i on node i % 2). Ranks
 # 0 and 1 share one range, ranks 2 and 3 another: each locks its range, reads it, changes its own runs,
-# writes it all back, unlocks. About one round in twelve loses the runs of one rank; it needs the second,
-# disjoint pair. On a plain directory, or with one node, it never does. With `forebay-cluster up 2`:
+# writes it all back, unlocks. About one round in twelve loses the runs of one rank. It was not seen in 60
+# rounds in a plain directory, on one node, or with one range for all four. With `forebay-cluster up 2`:
 #   for i in 0 1 2 3; do forebay-cluster exec $((i % 2)) -- python3 lost-change.py DIR $i 4 SYNC 60 & done; wait
 # DIR is in the mount, SYNC an empty plain directory, 60 the number of rounds.
 import os,sys,time,fcntl
