@@ -7,7 +7,7 @@
 
 use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
-use forebay_tests::locks::{How, unlock, wait_for_lock};
+use forebay_tests::locks::{How, fcntl, unlock, wait_for_lock};
 use forebay_tests::rng::{self, Rng};
 use forebay_tests::sys;
 use std::fs::{File, OpenOptions};
@@ -181,4 +181,58 @@ fn counter(how: How, times: u64) {
     cluster.drain();
     assert_eq!(get(cluster.canonical("counter")), total.to_le_bytes());
     cluster.finish();
+}
+
+/// Runs of one writer, and bytes of a run.
+const RUNS: usize = 100;
+const RUN: usize = 88;
+
+/// S3.6 with ranges: two writers on each of two nodes. Those of a pair have the runs of one range in
+/// turn and change it under a lock on it; the other pair does the same beside them. An unlock
+/// publishes what was written under that lock, whatever somebody else of the node writes meanwhile.
+#[test]
+fn changes_under_locks_on_ranges_that_do_not_touch() {
+    let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
+    cluster.start();
+    let range = 2 * RUNS * RUN;
+    for round in 0..60 {
+        let name = format!("f{round}");
+        put(cluster.bay(0).path(&name), b"");
+        let barrier = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let path = cluster.bay(writer % 2).path(&name);
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    let file = open_rw(&path);
+                    barrier.wait();
+                    for part in 0..4 {
+                        change(&file, (2 * part + writer / 2) * range, writer);
+                    }
+                    sys::close(file).expect("close");
+                });
+            }
+        });
+        let run = |n: usize| vec![1 + (n % 2 + 2 * (n / (2 * RUNS) % 2)) as u8; RUN];
+        let want: Vec<u8> = (0..16 * RUNS).flat_map(run).collect();
+        for path in cluster.paths(&name) {
+            assert_same(&format!("round {round}"), &get(&path), &want);
+        }
+    }
+    cluster.finish();
+}
+
+/// Reads a range, changes every other run of it, and writes it back, as data sieving does.
+fn change(file: &File, start: usize, writer: usize) {
+    let own = start + writer % 2 * RUN;
+    let len = (2 * RUNS - 1) * RUN;
+    let at = (own as i64, len as i64);
+    fcntl(file, libc::F_OFD_SETLKW, libc::F_WRLCK, at).expect("lock");
+    let mut bytes = sys::read_at(file, own as u64, len).expect("read");
+    bytes.resize(len, 0xff);
+    for run in bytes.chunks_mut(RUN).step_by(2) {
+        run.fill(1 + writer as u8);
+    }
+    sys::write_all_at(file, &bytes, own as u64).expect("write");
+    fcntl(file, libc::F_OFD_SETLK, libc::F_UNLCK, at).expect("unlock");
 }

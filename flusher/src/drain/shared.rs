@@ -250,11 +250,12 @@ async fn publish_on(
     pace: Pace,
 ) -> Result<(), Halt> {
     let name = trouble::name_of(file);
+    let mut crowded = false;
     for _ in 0..PASSES {
-        let mut moved = Moved::Out;
-        if file.in_log() > INLINE {
-            moved = subfiles::move_out(shared, file, &name, scope, pace).await?;
-        }
+        let moved = match crowded || file.in_log() > INLINE {
+            true => Some(subfiles::move_out(shared, file, &name, scope, pace).await?),
+            false => None,
+        };
         let there = shared.clone();
         let (peers, this) = (together.peers.clone(), file.clone());
         let all = blocking(move || {
@@ -267,8 +268,17 @@ async fn publish_on(
             Err(StoreError::Gone(_)) => return Ok(()),
             other => other.map_err(|e| Halt::Trouble(trouble::store(&name, "publishing", e)))?,
         };
-        if all || moved == Moved::Out {
-            return Ok(());
+        match moved {
+            _ if all => return Ok(()),
+            // What is left was written after this began.
+            Some(Moved::Out) => return Ok(()),
+            // There were few bytes, and then too many: another writer of this node. All of them are
+            // left, also those that were there before.
+            None => {
+                crowded = true;
+                continue;
+            }
+            Some(Moved::Not) => {}
         }
         if straight(shared, together, file, &name).await? {
             return Ok(());

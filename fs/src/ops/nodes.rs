@@ -139,6 +139,7 @@ impl Overlay {
             return Ok(());
         };
         if file.is_clean() || file.is_unlinked() {
+            file.wait_published();
             return Ok(());
         }
         publisher.publish(file).map_err(not_published)
@@ -150,7 +151,7 @@ impl Overlay {
             && self
                 .handles
                 .get(&fh)
-                .is_some_and(|h| h.writable && !h.file.is_clean())
+                .is_some_and(|h| h.writable && (!h.file.is_clean() || h.file.is_publishing()))
     }
 
     /// A handle was closed.
@@ -168,6 +169,7 @@ impl Overlay {
             return Ok(());
         };
         if file.is_clean() || file.is_unlinked() {
+            file.wait_published();
             return Ok(());
         }
         let close = self.close_of(file);

@@ -153,6 +153,18 @@ impl File {
         Ok(())
     }
 
+    /// Whether a publication is under way.
+    pub fn is_publishing(&self) -> bool {
+        self.seen().publishing
+    }
+
+    /// Waits for a publication that is under way. The store has forgotten its bytes before other
+    /// nodes are told to look (the stamp comes last), so whoever finds nothing left to publish must
+    /// not say so before that: somebody else's publication may have his bytes.
+    pub fn wait_published(&self) {
+        drop(self.moving.read());
+    }
+
     /// The layout has the batch, **synced**: the store forgets what is in it.
     pub(crate) fn published(&self, capture: &Capture) -> Result<()> {
         self.forget_published(capture.life, capture.upto, &capture.runs())?;
