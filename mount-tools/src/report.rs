@@ -81,7 +81,7 @@ impl StoreStatus {
 pub struct Bytes {
     pub appended: Option<u64>,
     pub durable: Option<u64>,
-    /// Told to other nodes. With one node there is nobody to tell, so this stays 0.
+    /// Told to other nodes; what goes straight to the canonical file does not count.
     pub published: Option<u64>,
     pub canonical: Option<u64>,
     pub superseded: Option<u64>,
@@ -98,7 +98,7 @@ impl From<Totals> for Bytes {
         Bytes {
             appended: Some(t.appended),
             durable: Some(t.durable),
-            published: Some(0),
+            published: Some(t.published),
             canonical: Some(t.canonical),
             superseded: Some(t.superseded),
             through: Some(t.through),

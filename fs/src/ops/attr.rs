@@ -111,7 +111,12 @@ impl Overlay {
         }
         if inode.is_file() && (set.size.is_some() || set.mtime.is_some()) {
             let file = self.store().file(inode.id);
-            self.refresh(&inode, &file, Wait::No)?;
+            // By name it is an open, a change and a close in one, and what was announced comes first.
+            let wait = match fh.is_none() && set.size.is_some() {
+                true => Wait::ForOthers,
+                false => Wait::No,
+            };
+            self.refresh(&inode, &file, wait)?;
             let exclusive = file.exclusive();
             set_owner_and_mode(&inode, &creds, set)?;
             if let Some(size) = set.size {

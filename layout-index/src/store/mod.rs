@@ -70,6 +70,8 @@ pub struct Totals {
     pub in_log: u64,
     /// Written to subfiles, synced and recorded.
     pub subfiled: u64,
+    /// Told to other nodes, by layouts: what went straight to the canonical file does not count.
+    pub published: u64,
 }
 
 #[derive(Debug)]
@@ -207,6 +209,7 @@ impl Store {
             undrained,
             in_log: undrained.saturating_sub(get(&self.shared.in_subfiles)),
             subfiled: get(&self.shared.subfiled),
+            published: get(&self.shared.published),
         }
     }
 

@@ -64,20 +64,16 @@ fn facts(r: &StatusReport, style: Style) -> Vec<(&'static str, String)> {
     }
     rows.push(("space", space(r, style)));
     let b = &r.bytes;
-    for (name, bytes, note) in [
-        ("appended", b.appended, ""),
-        ("durable", b.durable, ""),
-        (
-            "published",
-            b.published,
-            " (one node: there is nobody to tell)",
-        ),
-        ("canonical", b.canonical, ""),
-        ("superseded", b.superseded, ""),
-        ("through", b.through, ""),
+    for (name, bytes) in [
+        ("appended", b.appended),
+        ("durable", b.durable),
+        ("published", b.published),
+        ("canonical", b.canonical),
+        ("superseded", b.superseded),
+        ("through", b.through),
     ] {
         if let Some(bytes) = bytes {
-            rows.push((name, format!("{}{}", units::bytes(bytes), style.dim(note))));
+            rows.push((name, units::bytes(bytes)));
         }
     }
     rows.push(("undrained", undrained(r, style)));
