@@ -19,10 +19,10 @@ fn a_name_that_was_given_to_another_file() {
     cluster.start();
     let [here, there] = [0, 1].map(|node| cluster.bay(node).path("f"));
     for round in 0..5u8 {
-        put(&here, &[round; 40_000]);
+        put(&here, [round; 40_000]);
         assert_same("the first", &get(&there), &[round; 40_000]);
         std::fs::remove_file(&here).expect("remove it");
-        put(&here, &[100 + round; 1000]);
+        put(&here, [100 + round; 1000]);
         let file = open_rw(&there);
         sys::write_all_at(&file, &[200 + round; 500], 1000).expect("write");
         sys::close(file).expect("close");
