@@ -54,7 +54,7 @@ struct Cli {
     #[arg(long, default_value = "1M", value_parser = units::parse_size)]
     probe_size: u64,
     /// Bytes per second of each OST that is not slow
-    #[arg(long, default_value = "40M", value_parser = units::parse_size)]
+    #[arg(long, default_value = "10M", value_parser = units::parse_size)]
     bandwidth: u64,
     /// Numbers of delegates in the domains part
     #[arg(long, value_delimiter = ',', default_value = "4,8,9,16",
