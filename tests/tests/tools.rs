@@ -75,6 +75,10 @@ fn bash(dir: &Path, script: &str) -> String {
         .env("HOME", dir)
         .env("LC_ALL", "C")
         .env("TZ", "UTC")
+        // Of the make that runs the tests.
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .env_remove("MFLAGS")
         .output()
         .expect("start bash");
     let said = String::from_utf8_lossy(&out.stdout).into_owned();

@@ -268,7 +268,7 @@ mod tests {
             "/scratch  node n0, pid 42, up 1h 2m",
             "[###############........|......] 500 MiB of 0.98 GiB, writers are slowed from 750 MiB",
             "appended    5.00 MiB",
-            "one node",
+            "published   0 B",
             "1.00 MiB in 4 files",
             "on-close, 1.00 MiB/s of at most 2.00 MiB/s, 1s to go",
             "a\\u{1b}b (failing)",
