@@ -78,7 +78,7 @@ fn run(cli: &Cli) -> Result<()> {
             })
         }
         Command::Down(args) => down(&place()?, args),
-        Command::Keep(args) => keeper::keep(&place()?, &args.name, args.own_network),
+        Command::Keep(args) => keeper::keep(&place()?, &args.name, args.own_network, &args.bind),
     }
 }
 
@@ -122,6 +122,8 @@ fn up(cli: &Cli, args: &UpArgs) -> Result<()> {
         arguments: args.arguments.clone(),
         network: args.network,
         forebay: args.forebay.clone(),
+        binds: Vec::new(),
+        environment: Vec::new(),
     };
     let plan = Plan::of(&spec)?;
     watch_signals()?;

@@ -324,6 +324,17 @@ impl Job<'_> {
     }
 }
 
+/// Ends the cluster in that state directory at once, whoever made it and whatever runs on it, and throws
+/// away what is not drained; fine if there is none. For who must not go on while somebody else holds
+/// the [`Cluster`].
+pub fn end(dir: &Path) -> Result<()> {
+    let options = Options {
+        discard: true,
+        ..Options::default()
+    };
+    teardown::down(&Place(dir.to_owned()), &options, Vec::new()).map(drop)
+}
+
 pub fn kill(place: &Place, node: usize) -> Result<()> {
     let state = State::load(place)?;
     let _lock = Lock::take(place)?;

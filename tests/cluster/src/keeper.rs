@@ -15,11 +15,12 @@
 use crate::failure::{Failure, Result};
 use crate::namespace;
 use crate::process::{self, Process};
+use crate::spec::Bind;
 use crate::state::{Keeper, Place};
 use crate::wait::{self, LONG};
 use nix::sys::signal::Signal;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
@@ -44,7 +45,13 @@ pub struct Tie {
 }
 
 /// Starts one and waits until its namespaces are there.
-pub fn start(program: &Path, place: &Place, name: &str, own_network: bool) -> Result<Started> {
+pub fn start(
+    program: &Path,
+    place: &Place,
+    name: &str,
+    own_network: bool,
+    binds: &[&Bind],
+) -> Result<Started> {
     let mut command = Command::new(program);
     command
         .arg(COMMAND)
@@ -57,6 +64,9 @@ pub fn start(program: &Path, place: &Place, name: &str, own_network: bool) -> Re
         .stderr(Stdio::piped());
     if own_network {
         command.arg("--own-network");
+    }
+    for bind in binds {
+        command.arg("--bind").args([&bind.source, &bind.target]);
     }
     let cannot = |e: io::Error| Failure::failed(format!("cannot start node {name}: {e}"));
     let mut child = command.spawn().map_err(cannot)?;
@@ -120,8 +130,10 @@ impl Tie {
 }
 
 /// What the hidden command does. Returns when the node shall be no more.
-pub fn keep(place: &Place, name: &str, own_network: bool) -> Result<()> {
-    make(place, name, own_network).map_err(|e| Failure::failed(e.to_string()))?;
+///
+/// `binds` has what is bound and where in turn.
+pub fn keep(place: &Place, name: &str, own_network: bool, binds: &[PathBuf]) -> Result<()> {
+    make(place, name, own_network, binds).map_err(|e| Failure::failed(e.to_string()))?;
     let cannot = |e: io::Error| Failure::failed(format!("node {name}: {e}"));
     let mut out = io::stdout();
     writeln!(out, "{READY}")
@@ -135,7 +147,7 @@ pub fn keep(place: &Place, name: &str, own_network: bool) -> Result<()> {
     end_all(name)
 }
 
-fn make(place: &Place, name: &str, own_network: bool) -> io::Result<()> {
+fn make(place: &Place, name: &str, own_network: bool, binds: &[PathBuf]) -> io::Result<()> {
     // What is typed at the terminal of `up` is not for it.
     nix::unistd::setsid()?;
     if name == SWITCH {
@@ -143,6 +155,9 @@ fn make(place: &Place, name: &str, own_network: bool) -> io::Result<()> {
     }
     namespace::become_node(name, own_network)?;
     namespace::bind(&place.node_runtime(name), &place.runtime())?;
+    for pair in binds.chunks_exact(2) {
+        namespace::bind(&pair[0], &pair[1])?;
+    }
     let hosts = Path::new("/etc/hosts");
     match hosts.exists() {
         true => namespace::bind(&place.hosts(), hosts),

@@ -38,10 +38,10 @@ mod teardown;
 mod up;
 mod wait;
 
-pub use cluster::{Cluster, Job};
+pub use cluster::{Cluster, Job, end};
 pub use failure::{Code, Failure, Result};
 pub use job::Done;
 pub use mpi::Mpi;
 pub use process::Process;
-pub use spec::Spec;
+pub use spec::{Bind, Spec};
 pub use state::{Keeper, Network, Node, State};

@@ -75,7 +75,11 @@ impl<'a> OnNode<'a> {
         limit: Duration,
     ) -> Result<Done> {
         let mut command = self.command(&self.state.forebay, Path::new("/"))?;
-        command.args(arguments).env("NO_COLOR", "1");
+        let environment = self.state.environment.iter();
+        command
+            .args(arguments)
+            .env("NO_COLOR", "1")
+            .envs(environment.map(|(name, value)| (name, value)));
         job::run(command, limit, || {})
     }
 

@@ -14,6 +14,15 @@ pub const MOST: usize = 200;
 /// Sockets below it have names of at most 108 bytes.
 const LONGEST: usize = 80;
 
+/// A directory that one node shows in place of another: a file system below that has clients of its
+/// own is a different mount on each node, at the same path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    pub node: usize,
+    pub source: PathBuf,
+    pub target: PathBuf,
+}
+
 /// A cluster to be. Whatever is left out is chosen.
 #[derive(Clone, Debug)]
 pub struct Spec {
@@ -25,6 +34,8 @@ pub struct Spec {
     pub arguments: Vec<String>,
     pub network: Network,
     pub forebay: Option<PathBuf>,
+    pub binds: Vec<Bind>,
+    pub environment: Vec<(String, String)>,
 }
 
 impl Spec {
@@ -40,6 +51,8 @@ impl Spec {
             arguments: Vec::new(),
             network: Network::Own,
             forebay: None,
+            binds: Vec::new(),
+            environment: Vec::new(),
         }
     }
 
@@ -84,6 +97,28 @@ impl Spec {
         self
     }
 
+    /// On that node `source` is seen at `target`, before its daemon starts. From outside of the
+    /// nodes `target` stays what it is, and with it [`crate::Cluster::canonical`].
+    pub fn bind(
+        mut self,
+        node: usize,
+        source: impl Into<PathBuf>,
+        target: impl Into<PathBuf>,
+    ) -> Spec {
+        self.binds.push(Bind {
+            node,
+            source: source.into(),
+            target: target.into(),
+        });
+        self
+    }
+
+    /// A variable of all daemons, and of `forebay` where the cluster calls it.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Spec {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
     /// Another `forebay` than the one beside this program.
     pub fn forebay(mut self, program: impl Into<PathBuf>) -> Spec {
         self.forebay = Some(program.into());
@@ -104,6 +139,8 @@ pub struct Plan {
     pub config: Option<PathBuf>,
     pub arguments: Vec<String>,
     pub network: Network,
+    pub binds: Vec<Bind>,
+    pub environment: Vec<(String, String)>,
 }
 
 impl Plan {
@@ -146,6 +183,12 @@ impl Plan {
             config,
             arguments,
             network: spec.network,
+            binds: spec
+                .binds
+                .iter()
+                .map(|bind| real_bind(bind, spec.nodes))
+                .collect::<Result<_>>()?,
+            environment: spec.environment.clone(),
         })
     }
 }
@@ -188,6 +231,21 @@ fn directory(path: &Path, what: &str) -> Result<PathBuf> {
             path.display()
         ))),
     }
+}
+
+fn real_bind(bind: &Bind, nodes: usize) -> Result<Bind> {
+    if bind.node >= nodes {
+        return Err(Failure::usage(format!(
+            "{} is to be bound on node {}, and the cluster has {nodes}, counted from 0",
+            bind.source.display(),
+            bind.node
+        )));
+    }
+    Ok(Bind {
+        node: bind.node,
+        source: directory(&bind.source, "the bound directory")?,
+        target: directory(&bind.target, "the place to bind over")?,
+    })
 }
 
 fn file(path: &Path) -> Result<PathBuf> {

@@ -124,6 +124,9 @@ pub struct State {
     pub config: Option<PathBuf>,
     /// Further arguments of `forebay mount`.
     pub arguments: Vec<String>,
+    /// Variables of the daemons.
+    #[serde(default)]
+    pub environment: Vec<(String, String)>,
     pub network: Network,
     /// Keeps the bridge's network namespace; its mounts are the machine's.
     pub switch: Option<Process>,
@@ -148,6 +151,7 @@ impl State {
             forebay: plan.forebay.clone(),
             config: plan.config.clone(),
             arguments: plan.arguments.clone(),
+            environment: plan.environment.clone(),
             network: plan.network,
             switch: None,
             nodes: (0..plan.nodes).map(node).collect(),

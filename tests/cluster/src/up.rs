@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result, doing};
 use crate::keeper::{self, Started, Tie};
 use crate::network;
 use crate::node::OnNode;
-use crate::spec::Plan;
+use crate::spec::{Bind, Plan};
 use crate::state::{self, Lock, Network, Place, State};
 use crate::teardown;
 use std::os::unix::fs::symlink;
@@ -88,12 +88,14 @@ impl Making<'_> {
         self.files()?;
         let own = self.plan.network == Network::Own;
         if own {
-            let started = self.keeper(keeper::SWITCH)?;
+            let started = self.keeper(keeper::SWITCH, &[])?;
             self.state.switch = Some(started.keeper.process);
             self.hold(started)?;
         }
         for index in 0..self.plan.nodes {
-            let started = self.keeper(&self.state.nodes[index].name)?;
+            let binds = self.plan.binds.iter().filter(|bind| bind.node == index);
+            let binds: Vec<&Bind> = binds.collect();
+            let started = self.keeper(&self.state.nodes[index].name, &binds)?;
             self.state.nodes[index].keeper = Some(started.keeper.clone());
             self.hold(started)?;
         }
@@ -124,10 +126,10 @@ impl Making<'_> {
         symlink(&self.plan.program, &launcher).map_err(doing("make", &launcher))
     }
 
-    fn keeper(&self, name: &str) -> Result<Started> {
+    fn keeper(&self, name: &str, binds: &[&Bind]) -> Result<Started> {
         self.go_on()?;
         let own = self.plan.network == Network::Own;
-        keeper::start(&self.plan.program, &self.plan.place, name, own)
+        keeper::start(&self.plan.program, &self.plan.place, name, own, binds)
     }
 
     /// Written down first: from then on somebody else can end it.

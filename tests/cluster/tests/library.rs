@@ -48,6 +48,52 @@ fn a_test_uses_the_nodes() {
     assert_eq!(common::processes_naming(&dir), Vec::<String>::new());
 }
 
+/// Each node has a directory of its own below its daemon, as clients of one file system have mounts of
+/// their own: also after a crash (S5.1), and seen by nobody outside. Daemons get their variables.
+#[test]
+fn what_is_below_can_differ() {
+    forebay_tests::prereq::mounting();
+    let own = tempfile::tempdir().unwrap();
+    let dir = |name: &str| {
+        let dir = own.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        dir
+    };
+    let (backing, mount, below) = (dir("backing"), dir("mnt"), [dir("a"), dir("b")]);
+    let mut spec = Spec::new(2)
+        .backing(&backing)
+        .mount(&mount)
+        .network(Network::Host)
+        .env("FOREBAY_TEST_VARIABLE", "there");
+    for (node, source) in below.iter().enumerate() {
+        spec = spec.bind(node, source, &backing);
+    }
+    let cluster = Cluster::up(spec).expect("a cluster");
+    for node in 0..2 {
+        std::fs::write(cluster.at(node, "file").unwrap(), format!("n{node}")).unwrap();
+        let daemon = cluster.state().unwrap().nodes[node].daemon.unwrap();
+        let environment = std::fs::read(format!("/proc/{}/environ", daemon.pid)).unwrap();
+        let environment = String::from_utf8_lossy(&environment);
+        assert!(environment.contains("FOREBAY_TEST_VARIABLE=there"));
+    }
+    cluster.kill(1).unwrap();
+    cluster.restart(1).unwrap();
+    cluster.drain().unwrap();
+    for (node, source) in below.iter().enumerate() {
+        let text = std::fs::read_to_string(source.join("file")).unwrap();
+        assert_eq!(text, format!("n{node}"));
+        let seen = cluster.exec(node, "cat", [backing.join("file")]).unwrap();
+        assert_eq!(seen.expect("cat on the node"), text);
+    }
+    assert_eq!(std::fs::read_dir(&backing).unwrap().count(), 0);
+    // By its directory alone, as after an interruption; dropping it afterwards finds nothing to do.
+    let state = cluster.state_dir().to_owned();
+    forebay_cluster::end(&state).unwrap();
+    assert!(!state.exists());
+    assert_eq!(common::processes_naming(&state), Vec::<String>::new());
+    drop(cluster);
+}
+
 /// A command that does not end is ended with everything it started; the nodes go on.
 #[test]
 fn a_hang_ends() {

@@ -269,6 +269,9 @@ pub struct KeepArgs {
     pub name: String,
     #[arg(long)]
     pub own_network: bool,
+    /// A directory, and where it is seen on this node; may be repeated
+    #[arg(long, num_args = 2, value_names = ["SOURCE", "TARGET"])]
+    pub bind: Vec<PathBuf>,
 }
 
 /// A node as people write it.

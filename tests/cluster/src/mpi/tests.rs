@@ -11,6 +11,8 @@ fn state(network: Network) -> State {
         program: "/bin/true".into(),
         config: None,
         arguments: Vec::new(),
+        binds: Vec::new(),
+        environment: Vec::new(),
         network,
     };
     State::new(&plan, false).unwrap()

@@ -65,6 +65,19 @@ fn what_cannot_work_is_refused_by_name() {
         &dirs.spec(1).dir(orphan),
         &["parent of the state directory"],
     );
+    let (here, there) = (dirs.path("backing"), dirs.path("mnt"));
+    refused(
+        &dirs.spec(2).bind(2, &here, &there),
+        &["on node 2", "has 2"],
+    );
+    refused(
+        &dirs.spec(1).bind(0, &missing, &there),
+        &["the bound directory", "missing"],
+    );
+    refused(
+        &dirs.spec(1).bind(0, &here, &missing),
+        &["the place to bind over", "make it"],
+    );
     let mut without = dirs.spec(1);
     without.backing = None;
     refused(&without, &["--backing"]);

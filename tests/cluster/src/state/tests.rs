@@ -17,6 +17,8 @@ fn state(nodes: usize) -> State {
         program: "/usr/bin/forebay-cluster".into(),
         config: None,
         arguments: vec!["--close".into(), "publish".into()],
+        environment: vec![("NAME".into(), "value".into())],
+        binds: Vec::new(),
         network: Network::Own,
     };
     State::new(&plan, false).unwrap()
