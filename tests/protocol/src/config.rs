@@ -24,7 +24,7 @@ pub enum Op {
     Open,
     /// One write of the cells in this mask.
     Write(u8),
-    /// Truncate to this many cells.
+    /// Truncate to this many cells: cuts, or lets the file grow without bytes.
     Truncate(u8),
     /// Close or fsync with *publish*.
     Close,
@@ -36,6 +36,8 @@ pub enum Op {
     Unlock,
     /// Remove the file.
     Unlink,
+    /// fsync with *local*: the store's log is synced, and nobody else is told.
+    SyncLocal,
 }
 
 /// A configuration: what is run, and how much of everything there may be.
@@ -52,9 +54,11 @@ pub struct Config {
     pub terms: u8,
     /// Crashes of all nodes together.
     pub crashes: u8,
+    /// Power failures of all nodes together. Where there can be some, syncs are steps of their own.
+    pub power: u8,
     /// Pauses past the lease of all nodes together.
     pub pauses: u8,
-    /// Nodes that may crash or pause.
+    /// Nodes that may crash, lose their power or pause.
     pub frail: u8,
     /// Nodes that may take terms and domains.
     pub drainers: u8,
@@ -82,6 +86,7 @@ impl Config {
             setup: Vec::new(),
             terms: 0,
             crashes: 0,
+            power: 0,
             pauses: 0,
             frail: 0xff,
             drainers: 0xff,

@@ -1,5 +1,7 @@
 //! The configurations: together they have every operation with two nodes and with three.
 
+mod power;
+
 use crate::config::{Config, Op};
 
 use Op::{Close, Defer, Lock, Open, Truncate, Unlink, Unlock, Write};
@@ -30,6 +32,14 @@ pub fn all() -> Vec<Config> {
         adopt2(),
         unlink2(),
         mixed3(),
+        power::grow2(),
+        power::grow3(),
+        power::power2(),
+        power::power_round2(),
+        power::power_grow2(),
+        power::power_round3(),
+        power::power_alone2(),
+        power::power_reclaim2(),
     ]
 }
 

@@ -73,13 +73,24 @@ impl State {
                 if !self.may_write(n, config) {
                     return false;
                 }
-                self.put(cell as usize, event);
+                self.put(n, cell as usize, event, config);
                 self.expect[cell as usize] = event;
                 self.expect_size = self.expect_size.max(cell + 1);
+                self.nodes[n].drain = if config.power > 0 && rules.alone_synced_before_record {
+                    Drain::SyncStripe { cell, event }
+                } else {
+                    Drain::Record { cell, event }
+                };
+            }
+            Drain::SyncStripe { cell, event } => {
+                self.sync_canonical(n);
                 self.nodes[n].drain = Drain::Record { cell, event };
             }
             Drain::Record { cell, event } => {
                 self.record_stripe(n, cell as usize, event);
+                if self.nodes[n].store.is_empty() && rules.alone_end_synced {
+                    self.sync_log(n, config);
+                }
                 self.nodes[n].drain = Drain::Alone;
             }
             _ => return self.step_round(n, config),
@@ -123,7 +134,7 @@ impl State {
         self.nodes[n].drain =
             if found.plan.term > found.base.term && config.rules.plan_is_finished_first {
                 if !config.rules.no_new_cut && self.may_write(n, config) {
-                    self.cut_canonical(&found.base, &found.plan);
+                    self.cut_canonical(n, &found.base, &found.plan, config);
                 }
                 Drain::Domains
             } else if news && config.rules.cut_before_plan {
@@ -172,9 +183,17 @@ impl State {
         }
     }
 
-    fn put(&mut self, cell: usize, event: u8) {
+    fn put(&mut self, n: usize, cell: usize, event: u8, config: &Config) {
+        self.changes(n, cell, config);
         self.canon[cell] = event;
-        self.size = self.size.max(cell as u8 + 1);
+        self.grow(n, cell as u8 + 1, config);
+    }
+
+    fn grow(&mut self, n: usize, size: u8, config: &Config) {
+        if size > self.size {
+            self.changes(n, CELLS, config);
+            self.size = size;
+        }
     }
 
     fn step_round(&mut self, n: usize, config: &Config) -> bool {
@@ -190,12 +209,18 @@ impl State {
                 if !self.may_write(n, config) {
                     return false;
                 }
-                self.cut_canonical(&found.base, &cover);
-                self.nodes[n].drain = if rules.cut_before_plan {
+                self.cut_canonical(n, &found.base, &cover, config);
+                self.nodes[n].drain = if config.power > 0 && rules.cut_synced_before_plan {
+                    Drain::SyncCut
+                } else if rules.cut_before_plan {
                     Drain::Plan
                 } else {
                     Drain::Domains
                 };
+            }
+            Drain::SyncCut => {
+                self.sync_canonical(n);
+                self.nodes[n].drain = Drain::Plan;
             }
             Drain::Plan => {
                 if self.nodes[n].lapsed && rules.lease_checked {
@@ -216,11 +241,21 @@ impl State {
                         return false;
                     }
                     let merged = self.merge(&found.base, &found.plan);
-                    self.size = self.size.max(merged.growth);
-                    self.nodes[n].drain = Drain::Base;
+                    if rules.round_sets_size {
+                        self.grow(n, merged.growth, config);
+                    }
+                    self.nodes[n].drain = if config.power > 0 && rules.size_synced_before_base {
+                        Drain::SyncSize
+                    } else {
+                        Drain::Base
+                    };
                 } else {
                     return false;
                 }
+            }
+            Drain::SyncSize => {
+                self.sync_canonical(n);
+                self.nodes[n].drain = Drain::Base;
             }
             Drain::Base => {
                 if found.plan.term > self.base.term {
@@ -259,7 +294,7 @@ impl State {
     }
 
     /// What is written for a cell of a merge: nothing where it is untouched or cut.
-    fn unit(&self, event: u8) -> Option<u8> {
+    pub fn unit(&self, event: u8) -> Option<u8> {
         (event != 0 && !self.events[event as usize].cut).then_some(event)
     }
 
@@ -313,8 +348,16 @@ impl State {
                     return false;
                 }
                 if let Some(event) = self.unit(work.event) {
-                    self.put(work.domain as usize, event);
+                    self.put(n, work.domain as usize, event, config);
                 }
+                if config.power > 0 && rules.domain_synced_before_done {
+                    WorkPhase::Sync
+                } else {
+                    WorkPhase::Done
+                }
+            }
+            WorkPhase::Sync => {
+                self.sync_canonical(n);
                 WorkPhase::Done
             }
             WorkPhase::Done => {
@@ -348,6 +391,9 @@ impl State {
         if by == n {
             if self.nodes[n].sent_at != 0 && rules.reclaim_after_forget {
                 return false;
+            }
+            if rules.forget_synced_before_reclaim {
+                self.sync_log(n, config);
             }
         } else if rules.adoption_keeps_mark {
             self.marks[n] = self.lens[n];

@@ -8,6 +8,7 @@ mod configs;
 mod drain;
 mod look;
 mod model;
+mod power;
 mod publish;
 mod refresh;
 mod rules;

@@ -73,6 +73,49 @@ impl State {
         }
     }
 
+    /// The size of the file for a program on the node.
+    pub fn size_on(&self, n: usize, config: &Config) -> u8 {
+        let node = &self.nodes[n];
+        let view = &node.view;
+        let base = Cover {
+            lens: std::array::from_fn(|m| {
+                view.base.lens[m].max(view.plan.lens[m].min(view.lens[m]))
+            }),
+            ..view.plan
+        };
+        let seen = Cover {
+            lens: view.lens,
+            ..view.base
+        };
+        let older = self.merge(&view.base, &base);
+        let newer = self.merge(&base, &seen);
+        let mut size = newer.size_over(older.size_over(self.size));
+        if node.sent_at == 0 || !config.rules.own_batch_in_order {
+            size = node.sending.size_over(size);
+        }
+        node.store.size_over(size)
+    }
+
+    /// The size is older than what the node must see.
+    fn size_outdated(&self, n: usize, config: &Config) -> bool {
+        let size = self.size_on(n, config);
+        let after = |e: u8, older: u8| self.events[e as usize].before & bit(older) != 0;
+        let must = self.nodes[n].before;
+        EVENT_RANGE.filter(|&e| must & bit(e) != 0).any(|e| {
+            let event = &self.events[e as usize];
+            // What may have changed it since: whatever did not come before.
+            let other = |changes: &dyn Fn(u8) -> bool| {
+                EVENT_RANGE
+                    .into_iter()
+                    .any(|o| o != e && changes(o) && !after(e, o))
+            };
+            let of = |o: u8| &self.events[o as usize];
+            let shorter = size < event.size && !other(&|o| of(o).cut && of(o).size < event.size);
+            let longer = event.cut && size > event.size && !other(&|o| of(o).size > event.size);
+            shorter || longer
+        })
+    }
+
     /// All batches beyond a base and up to a cover, in their order, as one.
     pub fn merge(&self, base: &Cover, cover: &Cover) -> Bytes {
         let mut batches: Vec<(u8, usize, u8)> = Vec::new();
@@ -90,13 +133,15 @@ impl State {
     }
 
     /// Cuts the canonical file, as step 2 of a round does: each cell beyond it is then as the newest truncate left it.
-    pub fn cut_canonical(&mut self, base: &Cover, cover: &Cover) {
+    pub fn cut_canonical(&mut self, n: usize, base: &Cover, cover: &Cover, config: &Config) {
         let merged = self.merge(base, cover);
         if merged.cut == NO_CUT {
             return;
         }
+        self.changes(n, CELLS, config);
         self.size = self.size.min(merged.cut);
         for cell in merged.cut as usize..CELLS {
+            self.changes(n, cell, config);
             self.canon[cell] = self.newest_cut(base, cover, cell);
         }
     }
@@ -135,7 +180,7 @@ impl State {
         let work = node.work.phase == WorkPhase::Write && node.work.domain as usize == domain;
         let holder = match node.drain {
             Drain::Stripe { cell, .. } => cell as usize == domain,
-            Drain::Cut | Drain::Plan => true,
+            Drain::Cut | Drain::SyncCut | Drain::Plan => true,
             _ => false,
         };
         work || holder
@@ -149,7 +194,10 @@ impl State {
                 self.base.lens[n] == self.lens[n]
                     && node.store.is_empty()
                     && node.sending.is_empty()
-                    && !matches!(node.drain, Drain::Stripe { .. } | Drain::Record { .. })
+                    && !matches!(
+                        node.drain,
+                        Drain::Stripe { .. } | Drain::SyncStripe { .. } | Drain::Record { .. }
+                    )
             })
     }
 
@@ -185,6 +233,11 @@ impl State {
                 > 1
             {
                 self.bad |= bad::TWO_WRITERS;
+            }
+        }
+        for n in 0..config.nodes() {
+            if self.nodes[n].mode == Mode::Up && self.size_outdated(n, config) {
+                self.bad |= bad::SIZE;
             }
         }
         if self.drained(config) && (self.canon != self.expect || self.size != self.expect_size) {

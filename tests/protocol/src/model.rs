@@ -16,6 +16,8 @@ pub enum Step {
     /// Removes its own layout, or that of this dead node.
     Reclaim(u8),
     Crash,
+    /// With those parts of the canonical file that it had not synced.
+    PowerFailure(u8),
     Restart,
     /// The lease passes without a heartbeat. How long the node does nothing else is up to the interleaving.
     Sleep,
@@ -39,6 +41,8 @@ pub mod property {
     pub const LATE: &str = "nothing is written past the lease";
     pub const FLIP: &str = "only publishing changes what a reader sees";
     pub const GHOST: &str = "an unlinked file stays away";
+    pub const SIZE: &str = "no stale size after a sync point";
+    pub const FSYNCED: &str = "what was fsynced comes back";
     pub const STUCK: &str = "nobody waits for ever";
     pub const DRAINED: &str = "all have written and all is drained";
 }
@@ -66,6 +70,11 @@ impl Config {
             Step::Crash => {
                 s.crashes += 1;
                 s.crash(n);
+                true
+            }
+            Step::PowerFailure(lost) => {
+                s.power += 1;
+                s.power_failure(n, lost);
                 true
             }
             Step::Restart => {
@@ -126,6 +135,9 @@ impl Config {
         let frail = self.frail & (1 << n) != 0;
         if frail && s.crashes < self.crashes {
             push(Step::Crash);
+        }
+        if frail && s.power < self.power {
+            s.losses(n).for_each(|lost| push(Step::PowerFailure(lost)));
         }
         // Who holds nothing loses nothing with its lease.
         let holds = node.drain != Drain::Idle || node.work.phase != WorkPhase::Idle;
@@ -190,7 +202,8 @@ impl Config {
         }
         for n in 0..self.nodes() {
             let node = &s.nodes[n];
-            let may_crash = self.frail & (1 << n) != 0 && s.crashes < self.crashes;
+            let faults = s.crashes < self.crashes || s.power < self.power;
+            let may_crash = self.frail & (1 << n) != 0 && faults;
             if node.mode != Mode::Up || may_crash {
                 continue;
             }
@@ -226,7 +239,8 @@ impl Config {
         let mut actions = Vec::new();
         self.actions(s, &mut actions);
         !actions.into_iter().any(|a| {
-            !matches!(a.step, Step::Crash | Step::Sleep) && self.next_state(s, a).is_some()
+            let fault = matches!(a.step, Step::Crash | Step::PowerFailure(_) | Step::Sleep);
+            !fault && self.next_state(s, a).is_some()
         })
     }
 }
@@ -302,6 +316,8 @@ impl Model for Config {
             }),
             Property::always(property::LATE, |_, s: &State| s.bad & bad::LATE == 0),
             Property::always(property::GHOST, |_, s: &State| s.bad & bad::GHOST == 0),
+            Property::always(property::SIZE, |_, s: &State| s.bad & bad::SIZE == 0),
+            Property::always(property::FSYNCED, |_, s: &State| s.bad & bad::FSYNCED == 0),
             Property::always(property::FLIP, |_, s: &State| s.bad & bad::FLIP == 0),
             Property::always(property::STUCK, |m: &Config, s: &State| !m.stuck(s)),
         ];

@@ -20,14 +20,20 @@ impl State {
                 self.begin_refresh(n);
             }
             Op::Write(cells) => {
-                let event = self.new_event(n, cells, false);
+                let size = CELLS as u8 - (cells << (8 - CELLS)).leading_zeros() as u8;
+                let event = self.new_event(n, cells, size, false);
                 self.nodes[n].store.write(cells, event);
                 self.nodes[n].ip += 1;
             }
             Op::Truncate(size) => {
-                let cells = (0xff << size) & ((1 << CELLS) - 1);
-                let event = self.new_event(n, cells, true);
-                self.nodes[n].store.truncate(size, event);
+                if size < self.size_on(n, config) {
+                    let cells = (0xff << size) & ((1 << CELLS) - 1);
+                    let event = self.new_event(n, cells, size, true);
+                    self.nodes[n].store.cut_to(size, event);
+                } else {
+                    let event = self.new_event(n, 0, size, false);
+                    self.nodes[n].store.grow_to(size, event);
+                }
                 self.nodes[n].ip += 1;
             }
             Op::Close | Op::Unlock => {
@@ -51,6 +57,13 @@ impl State {
             }
             Op::Unlink => {
                 self.exists = false;
+                self.nodes[n].ip += 1;
+            }
+            Op::SyncLocal => {
+                if config.rules.fsync_syncs_log {
+                    self.sync_log(n, config);
+                }
+                self.fsynced |= self.nodes[n].own & !self.lost;
                 self.nodes[n].ip += 1;
             }
         }
@@ -80,7 +93,7 @@ impl State {
         }
     }
 
-    fn new_event(&mut self, n: usize, cells: u8, cut: bool) -> u8 {
+    fn new_event(&mut self, n: usize, cells: u8, size: u8, cut: bool) -> u8 {
         let count = self.nodes[n].own.count_ones() as usize;
         assert!(count < NODE_EVENTS, "a configuration has too many events");
         let event = (1 + n * NODE_EVENTS + count) as u8;
@@ -88,8 +101,9 @@ impl State {
         self.events[event as usize] = Event {
             cells,
             cut,
+            size,
             before: node.before,
-            saw: node.saw | node.own,
+            saw: node.saw | (node.own & !self.lost),
         };
         node.before |= bit(event);
         node.own |= bit(event);
@@ -125,7 +139,7 @@ impl State {
         if op == Op::Unlock {
             self.lock = 0;
         }
-        self.returned |= self.nodes[n].own;
+        self.returned |= self.nodes[n].own & !self.lost;
         self.nodes[n].wait = Wait::Nothing;
         self.nodes[n].ip += 1;
     }
@@ -137,6 +151,8 @@ impl State {
         let newer = std::mem::take(&mut node.store);
         node.sending.apply(&newer);
         node.publish_intents = intents;
+        self.sync_log(n, config);
+        let node = &mut self.nodes[n];
         if config.rules.refresh_before_append {
             node.publish = Publish::Refresh;
             self.begin_scan(n, Who::Publish);
@@ -153,7 +169,7 @@ impl State {
             return false;
         }
         if node.store.is_empty() && node.sending.is_empty() {
-            if self.intents[n] == 0 {
+            if self.intents[n] == 0 || !config.rules.clean_store_ends_intents {
                 return false;
             }
             // Nothing is owed for them.
@@ -188,12 +204,21 @@ impl State {
                 assert!(len < BATCHES, "a configuration has too many batches");
                 let seen = self.largest_epoch(n);
                 let epoch = if rules.epoch_above_seen { seen + 1 } else { 1 };
-                self.layouts[n][len] = Batch {
-                    epoch,
-                    bytes: self.nodes[n].sending,
-                };
+                let mut bytes = self.nodes[n].sending;
+                if !rules.growth_is_published {
+                    let last = bytes
+                        .cells
+                        .iter()
+                        .rposition(|&event| self.unit(event).is_some());
+                    bytes.growth = last.map_or(0, |last| last as u8 + 1);
+                    bytes.grow_event = 0;
+                }
+                self.layouts[n][len] = Batch { epoch, bytes };
                 self.lens[n] += 1;
                 self.nodes[n].sent_at = self.lens[n];
+                if config.power > 0 {
+                    self.nodes[n].synced_at = self.lens[n];
+                }
                 self.nodes[n].view.lens[n] = self.lens[n];
                 self.note_seen(n);
                 self.nodes[n].publish = if rules.stamp_after_append {
@@ -268,8 +293,8 @@ impl State {
         node.term = 0;
         node.target = 0;
         // The programs died with the daemon; those that come later have only the node's own bytes until they open the file.
-        node.before = node.own;
-        node.saw = node.own;
+        node.before = node.own & !self.lost;
+        node.saw = node.before;
         if node.wait != Wait::Nothing {
             node.wait = Wait::Nothing;
             node.ip += 1;

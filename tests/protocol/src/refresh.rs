@@ -101,7 +101,9 @@ impl State {
     pub fn note_seen(&mut self, n: usize) {
         for m in NODES_RANGE {
             for k in 0..self.nodes[n].view.lens[m] {
-                for e in self.layouts[m][k as usize].bytes.cells {
+                let bytes = self.layouts[m][k as usize].bytes;
+                let grown = (bytes.grow_event != 0).then_some(bytes.grow_event);
+                for e in bytes.cells.into_iter().chain(grown) {
                     let event = self.events[e as usize];
                     self.nodes[n].saw |= bit(e) | event.saw;
                     self.nodes[n].before |= bit(e) | event.before;

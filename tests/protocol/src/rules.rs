@@ -94,4 +94,24 @@ rules! {
     cut_before_plan,
     /// Drain never creates the file.
     drain_never_creates,
+    /// A domain is synced before its done mark.
+    domain_synced_before_done,
+    /// A cut of the canonical file is synced before the plan.
+    cut_synced_before_plan,
+    /// The size of the canonical file is synced before the base.
+    size_synced_before_base,
+    /// Draining alone, a stripe is synced before the store forgets it.
+    alone_synced_before_record,
+    /// Draining alone, that the store has forgotten everything is synced before anybody is told that nothing is owed.
+    alone_end_synced,
+    /// A layout goes only after it is synced that the store has forgotten what it holds.
+    forget_synced_before_reclaim,
+    /// An fsync syncs the log.
+    fsync_syncs_log,
+    /// Intents of a store that has nothing more of the file are ended by its next start.
+    clean_store_ends_intents,
+    /// A batch carries growth that has no bytes.
+    growth_is_published,
+    /// A round sets the size of the canonical file.
+    round_sets_size,
 }

@@ -18,21 +18,25 @@ pub const NO_CUT: u8 = u8::MAX;
 /// What is wrong with a state, one bit each.
 pub mod bad {
     /// A node reads something older than what it must see.
-    pub const STALE: u8 = 1;
+    pub const STALE: u16 = 1;
     /// A fresh reader does not find a published byte.
-    pub const LOST: u8 = 2;
+    pub const LOST: u16 = 2;
     /// Something older lies over something that was written by who had seen it.
-    pub const ORDER: u8 = 4;
+    pub const ORDER: u16 = 4;
     /// Two live writers of one domain.
-    pub const TWO_WRITERS: u8 = 8;
+    pub const TWO_WRITERS: u16 = 8;
     /// The canonical file was written by a node past its lease.
-    pub const LATE: u8 = 16;
+    pub const LATE: u16 = 16;
     /// All is drained and the canonical file is not the newest.
-    pub const CANON: u8 = 32;
+    pub const CANON: u16 = 32;
     /// A step that publishes nothing changed what a fresh reader sees.
-    pub const FLIP: u8 = 64;
+    pub const FLIP: u16 = 64;
     /// An unlinked file came back.
-    pub const GHOST: u8 = 128;
+    pub const GHOST: u16 = 128;
+    /// A node shows a size that is older than what it must see.
+    pub const SIZE: u16 = 256;
+    /// A power failure took what had been fsynced.
+    pub const FSYNCED: u16 = 512;
 }
 
 /// A write or truncate, and what came before it.
@@ -40,8 +44,10 @@ pub mod bad {
 pub struct Event {
     /// Cells that it covers.
     pub cells: u8,
-    /// It is a truncate.
+    /// It is a truncate that cuts.
     pub cut: bool,
+    /// What it makes of the size: at least this, or for a cut no more than this.
+    pub size: u8,
     /// Events that happened before it, by program order and sync points.
     pub before: u16,
     /// Events that its node had seen in batches when it was made.
@@ -56,6 +62,8 @@ pub struct Bytes {
     /// The truncate that made the cut; a configuration has at most one for each node.
     pub cut_event: u8,
     pub growth: u8,
+    /// The truncate that let the file grow without bytes, if one did.
+    pub grow_event: u8,
 }
 
 impl Default for Bytes {
@@ -65,6 +73,7 @@ impl Default for Bytes {
             cut: NO_CUT,
             cut_event: 0,
             growth: 0,
+            grow_event: 0,
         }
     }
 }
@@ -83,13 +92,25 @@ impl Bytes {
         }
     }
 
-    pub fn truncate(&mut self, size: u8, event: u8) {
+    /// The file is as long as this afterwards, and what it had beyond is gone.
+    pub fn cut_to(&mut self, size: u8, event: u8) {
         self.cut = self.cut.min(size);
         self.cut_event = event;
-        self.growth = self.growth.min(size);
+        self.growth = size;
+        self.grow_event = 0;
         for i in size as usize..CELLS {
             self.cells[i] = event;
         }
+    }
+
+    pub fn grow_to(&mut self, size: u8, event: u8) {
+        self.growth = size;
+        self.grow_event = event;
+    }
+
+    /// The size of a file of `size` with these on top.
+    pub fn size_over(&self, size: u8) -> u8 {
+        size.min(self.cut).max(self.growth)
     }
 
     /// Lays newer bytes on top.
@@ -98,6 +119,10 @@ impl Bytes {
             self.cut = self.cut.min(newer.cut);
             self.cut_event = newer.cut_event;
             self.growth = self.growth.min(newer.cut);
+            self.grow_event = 0;
+        }
+        if newer.grow_event != 0 {
+            self.grow_event = newer.grow_event;
         }
         self.growth = self.growth.max(newer.growth);
         for i in 0..CELLS {
@@ -110,6 +135,7 @@ impl Bytes {
     pub fn events(&self) -> u16 {
         self.cells
             .iter()
+            .chain([&self.grow_event])
             .filter(|&&e| e != 0)
             .fold(0, |mask, &e| mask | bit(e))
     }
@@ -222,9 +248,18 @@ pub enum Drain {
         cell: u8,
         event: u8,
     },
+    /// Alone: a stripe is written and not synced.
+    SyncStripe {
+        cell: u8,
+        event: u8,
+    },
     Cut,
+    /// Cut, and not synced.
+    SyncCut,
     Plan,
     Domains,
+    /// The size is set, and not synced.
+    SyncSize,
     Base,
     Stamp,
     End,
@@ -237,6 +272,8 @@ pub enum WorkPhase {
     Take,
     Again,
     Write,
+    /// Written, and not synced.
+    Sync,
     Done,
 }
 
@@ -273,6 +310,11 @@ pub struct Node {
     pub sending: Bytes,
     /// `sending` is in the layout, at this place (from 1).
     pub sent_at: u8,
+    /// What of `sending` and `store` a power failure leaves: what the log said when it was last synced.
+    pub synced: Bytes,
+    pub synced_store: Bytes,
+    /// `synced` is in the layout, at this place.
+    pub synced_at: u8,
     pub publish: Publish,
     pub publish_scan: Scan,
     /// Intents that were there when the publish began.
@@ -322,21 +364,29 @@ pub struct State {
     pub base: Cover,
     pub canon: [u8; CELLS],
     pub size: u8,
+    /// Cells and size of the canonical file that a node has written and not synced: which node (from 1), and what was there
+    /// before. The last one is the size.
+    pub unsynced: [(u8, u8); CELLS + 1],
     pub exists: bool,
     pub lock: u8,
     pub crashes: u8,
+    pub power: u8,
     pub pauses: u8,
     /// Ghost: all events; index 0 is unused.
     pub events: [Event; EVENTS + 1],
     /// Ghost: events whose close, fsync or unlock has returned.
     pub returned: u16,
+    /// Ghost: events that went with a power failure, and nobody has to see.
+    pub lost: u16,
+    /// Ghost: events that an fsync has returned for.
+    pub fsynced: u16,
     /// Ghost: events in stamped batches or drained alone.
     pub settled: u16,
     /// Ghost: what the canonical file must be when all is drained.
     pub expect: [u8; CELLS],
     pub expect_size: u8,
     /// What was found wrong.
-    pub bad: u8,
+    pub bad: u16,
 }
 
 impl Default for State {
@@ -356,12 +406,16 @@ impl Default for State {
             base: Cover::default(),
             canon: [0; CELLS],
             size: 0,
+            unsynced: [(0, 0); CELLS + 1],
             exists: true,
             lock: 0,
             crashes: 0,
+            power: 0,
             pauses: 0,
             events: Default::default(),
             returned: 0,
+            lost: 0,
+            fsynced: 0,
             settled: 0,
             expect: [0; CELLS],
             expect_size: 0,

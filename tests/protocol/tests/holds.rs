@@ -5,7 +5,8 @@
 use forebay_protocol::{Op, all, check, named, property};
 
 /// Promise: no stale read after a sync point, no lost published byte, the canonical file ends as the newest, one live writer
-/// per domain, nothing written past a lease, nobody waits for ever; with two nodes and with three.
+/// per domain, nothing written past a lease, sizes as the last sync point left them, what was fsynced back after a power
+/// failure, nobody waits for ever; with two nodes and with three.
 #[test]
 fn every_configuration_holds() {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -51,6 +52,10 @@ fn every_operation_is_there() {
         assert!(
             configs.iter().any(|c| c.crashes > 0),
             "no crash with {nodes} nodes"
+        );
+        assert!(
+            configs.iter().any(|c| c.power > 0),
+            "no power failure with {nodes} nodes"
         );
         assert!(
             configs.iter().any(|c| c.pauses > 0),

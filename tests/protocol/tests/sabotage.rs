@@ -34,6 +34,16 @@ const TABLE: &[(&str, &str)] = &[
     ("plan_is_finished_first", "round-crash-2"),
     ("cut_before_plan", "round-both-2"),
     ("drain_never_creates", "unlink-2"),
+    ("domain_synced_before_done", "power-round-3"),
+    ("cut_synced_before_plan", "power-round-2"),
+    ("size_synced_before_base", "power-grow-2"),
+    ("alone_synced_before_record", "power-alone-2"),
+    ("alone_end_synced", "power-alone-2"),
+    ("forget_synced_before_reclaim", "power-reclaim-2"),
+    ("fsync_syncs_log", "power-2"),
+    ("clean_store_ends_intents", "power-2"),
+    ("growth_is_published", "grow-2"),
+    ("round_sets_size", "grow-2"),
 ];
 
 const LAST_STEPS: usize = 4;
