@@ -25,6 +25,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
+/// How long one unit gives way, and how often it looks whether it must.
+const LONGEST_WAY: Duration = Duration::from_millis(250);
+const WAY_TICK: Duration = Duration::from_millis(5);
+
 /// How often the store's fill level is looked at while it is above the high watermark.
 const PRESSURE_TICK: Duration = Duration::from_millis(100);
 
@@ -184,6 +188,20 @@ impl Shared {
     pub fn hurry(self: &Arc<Self>, id: FileId) -> Hurry {
         *self.hurried.lock().entry(id).or_default() += 1;
         Hurry(self.clone(), id)
+    }
+
+    /// What nobody waits for lets those pass whom somebody waits for: publications, which go to the
+    /// same targets. For a moment only, so that whatever such a one may need of the drain comes, too.
+    pub async fn give_way(&self, id: FileId) {
+        let until = Instant::now() + LONGEST_WAY;
+        let is_urgent = || !self.hurried.lock().is_empty() && !self.pressed();
+        while is_urgent()
+            && Instant::now() < until
+            && !self.schedule.lock().is_requested(id)
+            && !self.stopping.load(Ordering::Acquire)
+        {
+            self.sleep(WAY_TICK).await;
+        }
     }
 
     /// How long a file system may take for one call before it counts as hanging.

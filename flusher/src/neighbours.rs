@@ -10,13 +10,16 @@
 use crate::drain;
 use crate::engine::Shared;
 use crate::schedule::Scope;
+use crate::together::Together;
 use layout_index::commons::Owner;
 use layout_index::{FileId, NodeId};
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// How often notes are looked for while something was promised.
 const NOTES: Duration = Duration::from_millis(100);
@@ -30,19 +33,29 @@ struct Ring {
     dead: Vec<NodeId>,
 }
 
+/// What others have asked for and was not published yet.
+#[derive(Default)]
+struct Asked {
+    files: BTreeSet<FileId>,
+    /// One at a time for each file: askers come again and again.
+    under_way: HashMap<FileId, JoinHandle<()>>,
+}
+
 pub(crate) async fn hear(shared: Arc<Shared>) {
     let Some(together) = &shared.together else {
         return;
     };
     let lease = together.peers.commons().lease();
     let mut ring = Ring::default();
+    let mut asked = Asked::default();
     let mut looked = Instant::now();
     while !shared.stopping.load(Ordering::Acquire) {
         shared.sleep(NOTES).await;
         let owing = together.files().iter().any(|f| together.peers.owes(f));
         if owing {
-            hurry(&shared).await;
+            take_notes(&shared, &mut asked).await;
         }
+        hurry(&shared, together, &mut asked);
         if looked.elapsed() >= lease / 2 {
             looked = Instant::now();
             let there = shared.clone();
@@ -62,31 +75,39 @@ pub(crate) async fn hear(shared: Arc<Shared>) {
     }
 }
 
-/// Publishes what others ask for.
-async fn hurry(shared: &Arc<Shared>) {
+async fn take_notes(shared: &Arc<Shared>, asked: &mut Asked) {
     let there = shared.clone();
-    let asked = tokio::task::spawn_blocking(move || match &there.together {
+    let taken = tokio::task::spawn_blocking(move || match &there.together {
         Some(together) => together.peers.asked(),
         None => Ok(Vec::new()),
     });
-    let asked: Vec<FileId> = match asked.await {
-        Ok(Ok(asked)) => asked,
+    match taken.await {
+        Ok(Ok(taken)) => asked.files.extend(taken),
         Ok(Err(error)) => {
             tracing::warn!(%error, "whether others wait for this node cannot be seen");
-            return;
         }
-        Err(_) => return,
-    };
-    for id in asked {
-        let Some(file) = shared.store.lookup(id) else {
-            continue;
+        // The runtime goes away.
+        Err(_) => {}
+    }
+}
+
+/// Publishes what others ask for. A drain of the file that is under way is no reason to leave it to
+/// that: it may be past the bytes that were announced, and busy with older ones for long; and it
+/// keeps to the rate limit unless it hears that somebody waits.
+fn hurry(shared: &Arc<Shared>, together: &Together, asked: &mut Asked) {
+    let Asked { files, under_way } = asked;
+    under_way.retain(|_, publication| !publication.is_finished());
+    files.retain(|id| {
+        let file = shared.store.lookup(*id);
+        let Some(file) = file.filter(|file| together.peers.owes(file)) else {
+            return false;
         };
-        // Its drain is under way, and ends with the same.
-        if shared.schedule.lock().active().contains(&id) {
-            continue;
-        }
-        let shared = shared.clone();
-        tokio::spawn(async move {
+        // That one may have begun before the announcement: this is for the next.
+        let Entry::Vacant(place) = under_way.entry(*id) else {
+            return true;
+        };
+        let (shared, id) = (shared.clone(), *id);
+        place.insert(tokio::spawn(async move {
             if drain::shared::publish(&shared, &file, Scope::Everything, drain::Pace::Full)
                 .await
                 .is_err()
@@ -94,8 +115,9 @@ async fn hurry(shared: &Arc<Shared>) {
                 tracing::debug!(file = %id, "another node waits longer");
             }
             shared.wake(id);
-        });
-    }
+        }));
+        false
+    });
 }
 
 /// Looks at the next node, and at those after it for as long as they are dead.

@@ -86,10 +86,8 @@ pub(crate) fn stick(file: &File, trouble: &Trouble) {
 }
 
 pub(crate) fn name_of(file: &File) -> Arc<str> {
-    match file.intro() {
-        Some(intro) if !intro.path.is_empty() => {
-            format!("{}", String::from_utf8_lossy(&intro.path)).into()
-        }
-        _ => format!("file {}", file.id()).into(),
+    match file.hint().path {
+        path if path.is_empty() => format!("file {}", file.id()).into(),
+        path => String::from_utf8_lossy(&path).into(),
     }
 }

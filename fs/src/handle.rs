@@ -2,6 +2,7 @@
 
 use crate::backing::{AsUser, dirent::Dirent};
 use crate::inode::{Inode, Registered};
+use crate::recent::Recent;
 use crate::types::Caller;
 use layout_index::File;
 use parking_lot::Mutex;
@@ -26,6 +27,10 @@ pub struct Handle {
     pub absorbs: bool,
     /// Its reads and writes take turns with those of other nodes.
     pub coherent: bool,
+    /// Other nodes may write the file while it is read and written here: each read looks for what
+    /// they have published, and a write records only what it changes.
+    pub looks: bool,
+    pub recent: Recent,
     pub opener: Caller,
     /// The number of the last drain error that this handle's fsync has told.
     pub told: AtomicU64,

@@ -24,6 +24,7 @@ mod inode;
 mod mount;
 pub mod ops;
 pub mod policy;
+mod recent;
 pub mod types;
 
 pub use backing::Backing;

@@ -40,7 +40,7 @@ pub use disk::{Disk, DiskFile, RealDisk, RealFile};
 pub use error::{Result, StoreError};
 pub use file::{
     CanonicalGuard, DirtyStat, DirtyStripe, Drained, Exclusive, File, Intro, Piece, Plan, Snapshot,
-    Source, StickyError, Subfiled,
+    Source, StickyError, Subfiled, Watch,
 };
 pub use index::SubfileRow;
 pub use kept::{Kept, KeptTotals, Version};

@@ -28,3 +28,17 @@ pub mod watchdog;
 pub use bay::{Bay, Drain};
 pub use cluster::Cluster;
 pub use wait::wait_until;
+
+/// Tests that hold whether the backing is shared with other nodes or not: each is a function of the
+/// setting `nodes`.
+#[macro_export]
+macro_rules! with_one_node_and_many {
+    ($($test:ident),+ $(,)?) => {
+        mod one_node {
+            $(#[test] fn $test() { super::$test("one"); })+
+        }
+        mod many_nodes {
+            $(#[test] fn $test() { super::$test("many"); })+
+        }
+    };
+}

@@ -135,7 +135,7 @@ fn turns_at_random() {
     let mut bays = ["a", "b"].map(|name| node(&shared, name, Drain::Immediate));
     let mut want = rng.bytes(700_000);
     put(bays[0].path("f"), &want);
-    for _ in 0..40 {
+    for _ in 0..50 {
         let who = rng.below(2) as usize;
         match rng.below(10) {
             0 => {
@@ -145,11 +145,20 @@ fn turns_at_random() {
             1 => bays[who].drain(),
             2 | 3 => prefetch(&bays[who], "f"),
             4 => {
-                // Through a handle: only an open waits for what the other node has announced.
+                let path = bays[who].path("f");
                 let size = rng.within(1..800_000);
-                let file = open_rw(bays[who].path("f"));
-                file.set_len(size).expect("truncate");
+                match rng.below(3) {
+                    // By name it is an open and a close in one, and waits and announces as those do.
+                    0 => sys::truncate(&path, size).expect("truncate"),
+                    _ => open_rw(&path).set_len(size).expect("truncate"),
+                }
                 want.resize(size as usize, 0);
+            }
+            5 => {
+                // Waits for nobody, and is announced: both nodes may owe something then.
+                let path = bays[who].path("f");
+                let time = rng.below(1 << 30) as i64;
+                sys::set_times(&path, time, time).expect("utimens");
             }
             _ => {
                 let file = open_rw(bays[who].path("f"));
@@ -165,6 +174,9 @@ fn turns_at_random() {
                     file.sync_all().expect("fsync");
                 }
             }
+        }
+        if rng.one_in(4) {
+            continue;
         }
         let reader = &bays[rng.below(2) as usize];
         assert_same("next open", &get(reader.path("f")), &want);

@@ -2,6 +2,7 @@
 
 use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
+use forebay_tests::sys;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -79,4 +80,48 @@ fn reads_never_go_back_and_are_never_torn() {
         }
     });
     cluster.finish();
+}
+
+/// S2.9: a truncation, an allocation and a hole take their turn as writes do: seen at once.
+#[test]
+fn sizes_and_holes_are_seen_at_once() {
+    for drain in [Drain::Never, Drain::Immediate] {
+        let cluster = coherent(2, drain);
+        put(cluster.bay(0).path("f"), [1; 10_000]);
+        let files: Vec<_> = cluster.paths("f").iter().map(open_rw).collect();
+        let mut want = vec![1u8; 10_000];
+        for turn in 0..30u64 {
+            let (here, there) = (
+                &files[(turn % 2) as usize],
+                &files[((turn + 1) % 2) as usize],
+            );
+            here.write_all_at(&[turn as u8; 10], turn).unwrap();
+            want[turn as usize..][..10].fill(turn as u8);
+            match turn % 3 {
+                0 => {
+                    let size = 5000 + 777 * turn;
+                    here.set_len(size).unwrap();
+                    want.resize(size as usize, 0);
+                }
+                1 => {
+                    sys::fallocate(here, sys::PUNCH, 1000, 2000).unwrap();
+                    want[1000..3000].fill(0);
+                }
+                _ => {
+                    let end = want.len() as u64 + 500;
+                    sys::fallocate(here, 0, end - 10, 10).unwrap();
+                    want.resize(end as usize, 0);
+                }
+            }
+            let size = there.metadata().unwrap().len();
+            assert_eq!(size, want.len() as u64, "{}, turn {turn}", drain.key());
+            let mut seen = vec![0; want.len()];
+            there.read_exact_at(&mut seen, 0).unwrap();
+            assert_same(&format!("{}, turn {turn}", drain.key()), &seen, &want);
+        }
+        drop(files);
+        cluster.drain();
+        assert_same("canonical", &get(cluster.canonical("f")), &want);
+        cluster.finish();
+    }
 }

@@ -1,8 +1,8 @@
 //! Names and sizes that the kernel of a node has from before, and another node has changed since.
 
-use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
-use forebay_tests::sys;
+use forebay_tests::{prereq, sys};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::sync::{Barrier, Mutex};
@@ -74,4 +74,42 @@ fn the_end_of_a_file_that_several_open_at_once() {
     let wrong = wrong.into_inner().expect("nobody panics");
     assert!(wrong.is_empty(), "round, thread and end: {wrong:?}");
     cluster.finish();
+}
+
+/// S2.6: a file that another node removed on a file system which does not keep it for those who
+/// know it. Its data is nobody's any more, and no drain fails for it.
+#[test]
+fn a_file_that_is_gone_below() {
+    prereq::mounting();
+    let dir = tempfile::tempdir().expect("a directory");
+    let clients = ["a", "b"].map(|name| dir.path().join(name));
+    for client in &clients {
+        std::fs::create_dir(client).expect("mkdir");
+    }
+    let sim = pfs_sim::Sim::builder()
+        .latency("0")
+        .lock_cost("0")
+        .program(prereq::helper("pfs-sim"))
+        .start(&clients)
+        .expect("start pfs-sim");
+    let mut bays = clients.each_ref().map(|client| {
+        let mut bay = Bay::with_limit(Drain::Never, LIMIT);
+        let name = client.file_name().and_then(|name| name.to_str());
+        bay.set_backing(client)
+            .set("node", name.expect("a name"))
+            .set("attr-timeout", "0s");
+        bay.start();
+        bay
+    });
+    put(bays[0].path("kept"), [1; 5000]);
+    put(bays[0].path("gone"), [2; 5000]);
+    std::fs::remove_file(bays[1].path("gone")).expect("remove it");
+    for bay in &mut bays {
+        bay.drain();
+        assert!(bay.status().errors().is_empty());
+        bay.umount();
+    }
+    assert_same("the other file", &get(clients[1].join("kept")), &[1; 5000]);
+    drop(bays);
+    drop(sim);
 }

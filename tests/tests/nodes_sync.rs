@@ -205,3 +205,70 @@ fn a_writer_past_the_store() {
     }
     cluster.finish();
 }
+
+/// A layout ends at its seal (decision 0008): for whoever looks, and for its own node at the next
+/// start. The bytes behind it stand for an append that came late.
+#[test]
+fn nothing_behind_a_seal_is_seen() {
+    let mut cluster = pair(Drain::Never, &[("close", "publish")]);
+    let path = cluster.bay(0).path("f");
+    let (old, new) = (vec![1u8; 5000], vec![2u8; 5000]);
+    put(&path, &old);
+    let layout = only_layout(&cluster.bay(0).backing().join(".forebay/files"));
+    let end = layout.metadata().expect("a layout").len();
+    let file = open_rw(&path);
+    sys::write_all_at(&file, &new, 0).expect("write");
+    sys::close(file).expect("close");
+    assert!(layout.metadata().expect("a layout").len() > end);
+    cluster.bay_mut(0).kill();
+    let name = layout.file_name().and_then(|name| name.to_str());
+    let name = name.and_then(|name| name.strip_prefix('l')).expect("l.…");
+    let seal = layout.with_file_name(format!("s{name}.{end:x}"));
+    std::os::unix::fs::symlink("sealed", seal).expect("seal it");
+    assert_same("another node", &get(cluster.bay(1).path("f")), &old);
+    cluster.bay_mut(0).start();
+    assert_same("its own", &get(&path), &old);
+    cluster.bay(0).drain();
+    assert_same("drained", &get(cluster.bay(0).canonical("f")), &old);
+    cluster.finish();
+}
+
+fn only_layout(files: &std::path::Path) -> std::path::PathBuf {
+    let below = |dir: &std::path::Path| -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(dir).expect("list");
+        entries.map(|entry| entry.expect("list").path()).collect()
+    };
+    let dirs = below(files).into_iter().flat_map(|group| below(&group));
+    let names = dirs.flat_map(|dir| below(&dir));
+    let is_layout = |path: &std::path::PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("l."))
+    };
+    let mut layouts = names.filter(is_layout);
+    let layout = layouts.next().expect("a layout");
+    assert_eq!(layouts.next(), None, "one layout");
+    layout
+}
+
+/// S2.1: a change that changes nothing (a hole in an empty file) over what is published leaves the time
+/// as it was.
+#[test]
+fn a_time_that_is_published_stays() {
+    let cluster = pair(Drain::Never, &[("close", "publish")]);
+    let path = cluster.bay(0).path("f");
+    put(&path, [1; 5000]);
+    // The canonical file is as old as this.
+    let below = sys::mtime(&cluster.canonical("f").metadata().expect("stat"));
+    let published = wait_until("a later time", LONG, || {
+        put(&path, "");
+        let mtime = sys::mtime(&path.metadata().expect("stat"));
+        (mtime > below).then_some(mtime)
+    });
+    let file = open_rw(&path);
+    let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    sys::fallocate(&file, hole, 0, 5000).expect("punch");
+    let mtime = sys::mtime(&file.metadata().expect("stat"));
+    assert!(mtime >= published, "{mtime} is before {published}");
+    drop(file);
+    cluster.finish();
+}

@@ -20,13 +20,23 @@ use std::path::PathBuf;
 const BROKEN: usize = 2;
 const OTHERS: [usize; 3] = [0, 1, 3];
 
+forebay_tests::with_one_node_and_many!(
+    an_ost_that_hangs_does_not_hang_the_job,
+    a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere,
+    an_ost_that_fills_is_dropped_and_its_data_goes_elsewhere,
+    an_ost_that_fails_is_dropped_and_its_data_goes_elsewhere,
+);
+
 /// Four OSTs that are all alike; canonical files are striped over all of them.
-fn four(drain: Drain) -> Lustre {
+fn four(drain: Drain, nodes: &str) -> Lustre {
     let builder = Sim::builder().osts(4).bandwidth("50M").stripe("1M", 4);
-    let mut lustre = Lustre::new(builder, drain);
+    let mut lustre = Lustre::new(builder, drain, nodes);
     lustre.bay.set("probe", "off");
     lustre.bay.allow_log("dropped: OST 2");
     lustre.bay.allow_log("OST 2 (sim-OST0002)");
+    lustre
+        .bay
+        .allow_log("what is published of it goes to another layout");
     lustre
 }
 
@@ -44,9 +54,8 @@ fn job(dir: PathBuf, files: u64) -> Vec<(String, Vec<u8>)> {
 }
 
 /// S9.4: an OST hangs in the middle of a drain, for as long as the test likes.
-#[test]
-fn an_ost_that_hangs_does_not_hang_the_job() {
-    let mut lustre = four(Drain::Immediate);
+fn an_ost_that_hangs_does_not_hang_the_job(nodes: &str) {
+    let mut lustre = four(Drain::Immediate, nodes);
     lustre.bay.set("drain-rate", "8MiB");
     lustre.bay.allow_log("has data of it, has not answered");
     lustre.start();
@@ -106,9 +115,8 @@ fn an_ost_that_hangs_does_not_hang_the_job() {
 
 /// S9.1, S9.5: a canonical file with stripes on the OST cannot be had elsewhere. It is reported, its bytes
 /// are safe on other OSTs and read from there, and its drain ends when the OST answers.
-#[test]
-fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere() {
-    let mut lustre = four(Drain::Never);
+fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere(nodes: &str) {
+    let mut lustre = four(Drain::Never, nodes);
     lustre.bay.allow_log("has data of it, has not answered");
     lustre.start();
     let old = Rng::new(3).bytes(8 * MIB + 99);
@@ -172,8 +180,8 @@ fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere() {
 }
 
 /// S9.4: breaks an OST in the middle of a drain in a way that it tells of.
-fn breaks(change: Change, repair: Change, state: &str, says: &str) {
-    let mut lustre = four(Drain::Never);
+fn breaks(nodes: &str, change: Change, repair: Change, state: &str, says: &str) {
+    let mut lustre = four(Drain::Never, nodes);
     lustre.bay.allow_log("draining old");
     lustre.start();
     let old = Rng::new(5).bytes(12 * MIB);
@@ -204,9 +212,9 @@ fn breaks(change: Change, repair: Change, state: &str, says: &str) {
     lustre.finish();
 }
 
-#[test]
-fn an_ost_that_fills_is_dropped_and_its_data_goes_elsewhere() {
+fn an_ost_that_fills_is_dropped_and_its_data_goes_elsewhere(nodes: &str) {
     breaks(
+        nodes,
         Change::default().capacity("1M"),
         Change::default().capacity("1G"),
         "full",
@@ -214,9 +222,9 @@ fn an_ost_that_fills_is_dropped_and_its_data_goes_elsewhere() {
     );
 }
 
-#[test]
-fn an_ost_that_fails_is_dropped_and_its_data_goes_elsewhere() {
+fn an_ost_that_fails_is_dropped_and_its_data_goes_elsewhere(nodes: &str) {
     breaks(
+        nodes,
         Change::default().fail(Failure::Eio),
         Change::default().fail(Failure::None),
         "failed",

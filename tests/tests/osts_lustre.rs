@@ -13,10 +13,11 @@ use lustre_sim::{Lustre, MIB};
 use pfs_sim::Sim;
 use std::os::unix::fs::MetadataExt;
 
-#[test]
-fn files_and_subfiles_are_on_the_fast_osts() {
+forebay_tests::with_one_node_and_many!(files_and_subfiles_are_on_the_fast_osts);
+
+fn files_and_subfiles_are_on_the_fast_osts(nodes: &str) {
     let builder = Sim::builder().osts(5).bandwidth("20M").slow("1,3", "1M");
-    let mut lustre = Lustre::new(builder.stripe("1M", 5), Drain::Never);
+    let mut lustre = Lustre::new(builder.stripe("1M", 5), Drain::Never, nodes);
     // Long enough to look at it.
     lustre.bay.set("drain-rate", "8MiB");
     lustre.bay.set("probe-size", "2MiB");

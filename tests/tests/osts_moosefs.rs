@@ -34,6 +34,14 @@ enum Mounts {
     Many,
 }
 
+forebay_tests::with_one_node_and_many!(
+    a_slow_chunkserver_is_left_out,
+    a_cut_link_behind_one_mount_loses_nothing,
+    a_cut_link_with_a_mount_for_each_loses_nothing,
+    a_stopped_chunkserver_behind_one_mount_loses_nothing,
+    a_stopped_chunkserver_with_a_mount_for_each_loses_nothing,
+);
+
 /// A bay over the cluster. What hangs in a client mount cannot be killed: should the test fail, the
 /// mounts go first.
 struct Place<'a> {
@@ -46,13 +54,12 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// Not started. `name` is of this place alone.
-    fn new(cluster: &'a MooseFs, mounts: Mounts, name: &str) -> Place<'a> {
+    fn new(cluster: &'a MooseFs, mounts: Mounts, name: &str, nodes: &str) -> Place<'a> {
         let client = cluster.mount(name);
         let backing = client.join(format!("{name}-scratch"));
         std::fs::create_dir(&backing).expect("create the backing");
         let mut bay = Bay::with_limit(Drain::Never, Duration::from_secs(150));
-        // What targets do to a node's own data; other nodes have their own tests.
-        bay.set("nodes", "one");
+        bay.set("nodes", nodes);
         bay.set_backing(&backing)
             .set("subfiles", "always")
             .set("ost-deadline", "2s")
@@ -140,9 +147,9 @@ impl Drop for Place<'_> {
 }
 
 /// S9.8 and S9.9.
-fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str) {
+fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str, nodes: &str) {
     const SLOW: usize = 3;
-    let mut place = Place::new(cluster, mounts, name);
+    let mut place = Place::new(cluster, mounts, name, nodes);
     // Long enough to look at it.
     place.bay.set("drain-rate", "8MiB");
     place.bay.set("probe-size", "4MiB");
@@ -180,13 +187,12 @@ fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str) {
     assert_eq!(place.subfiles(), [], "subfiles are left");
 }
 
-#[test]
-fn a_slow_chunkserver_is_left_out() {
+fn a_slow_chunkserver_is_left_out(nodes: &str) {
     let cluster = MooseFs::start(TARGETS);
     cluster.slow(3, 24);
     cluster.inside(|| {
-        slow_one_is_left_out(&cluster, Mounts::One, "one");
-        slow_one_is_left_out(&cluster, Mounts::Many, "many");
+        slow_one_is_left_out(&cluster, Mounts::One, "one", nodes);
+        slow_one_is_left_out(&cluster, Mounts::Many, "many", nodes);
     });
 }
 
@@ -222,13 +228,19 @@ fn read(file: &File, len: usize) -> Vec<u8> {
 }
 
 /// S9.4 and S9.5: a chunkserver goes away while data is on its way to it, and comes back.
-fn loses_nothing(mounts: Mounts, breaks: fn(&MooseFs, usize), repairs: fn(&MooseFs, usize)) {
+fn loses_nothing(
+    nodes: &str,
+    mounts: Mounts,
+    breaks: fn(&MooseFs, usize),
+    repairs: fn(&MooseFs, usize),
+) {
     let cluster = MooseFs::start(TARGETS);
     cluster.inside(|| {
-        let mut place = Place::new(&cluster, mounts, "client");
+        let mut place = Place::new(&cluster, mounts, "client", nodes);
         place.bay.set("drain-rate", "16MiB");
         place.bay.set("probe", "off");
-        for text in ["dropped: OST", "OST ", "has data of it, has not answered"] {
+        let hangs = "has data of it, has not answered";
+        for text in ["dropped: OST", "OST ", hangs, "goes to another layout"] {
             place.bay.allow_log(text);
         }
         assert_eq!(place.start().chosen(), [0, 1, 2, 3]);
@@ -304,22 +316,33 @@ fn loses_nothing(mounts: Mounts, breaks: fn(&MooseFs, usize), repairs: fn(&Moose
     });
 }
 
-#[test]
-fn a_cut_link_behind_one_mount_loses_nothing() {
-    loses_nothing(Mounts::One, MooseFs::cut_link, MooseFs::restore_link);
+fn a_cut_link_behind_one_mount_loses_nothing(nodes: &str) {
+    loses_nothing(nodes, Mounts::One, MooseFs::cut_link, MooseFs::restore_link);
 }
 
-#[test]
-fn a_cut_link_with_a_mount_for_each_loses_nothing() {
-    loses_nothing(Mounts::Many, MooseFs::cut_link, MooseFs::restore_link);
+fn a_cut_link_with_a_mount_for_each_loses_nothing(nodes: &str) {
+    loses_nothing(
+        nodes,
+        Mounts::Many,
+        MooseFs::cut_link,
+        MooseFs::restore_link,
+    );
 }
 
-#[test]
-fn a_stopped_chunkserver_behind_one_mount_loses_nothing() {
-    loses_nothing(Mounts::One, MooseFs::stop_target, MooseFs::start_target);
+fn a_stopped_chunkserver_behind_one_mount_loses_nothing(nodes: &str) {
+    loses_nothing(
+        nodes,
+        Mounts::One,
+        MooseFs::stop_target,
+        MooseFs::start_target,
+    );
 }
 
-#[test]
-fn a_stopped_chunkserver_with_a_mount_for_each_loses_nothing() {
-    loses_nothing(Mounts::Many, MooseFs::stop_target, MooseFs::start_target);
+fn a_stopped_chunkserver_with_a_mount_for_each_loses_nothing(nodes: &str) {
+    loses_nothing(
+        nodes,
+        Mounts::Many,
+        MooseFs::stop_target,
+        MooseFs::start_target,
+    );
 }

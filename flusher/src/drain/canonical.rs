@@ -32,7 +32,7 @@ use super::mirror::Mirror;
 use super::pulse::Pulse;
 use super::shared::Held;
 use super::subfiles::Moved;
-use super::{Attempt, Halt, Stopping, blocking};
+use super::{Attempt, Halt, Stopping, blocking, permit, watched};
 use crate::engine::Shared;
 use crate::schedule::Scope;
 use crate::stripe::{self, Problem, Work};
@@ -50,17 +50,6 @@ const WINDOW: usize = 1024;
 
 /// A pass that meets this many truncates at one stripe lets the next job try.
 const TRIMS: usize = 16;
-
-/// A call that may hang with the file system.
-async fn watched<T: Send + 'static>(
-    pulse: &Pulse,
-    f: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Stopping> {
-    pulse.enter();
-    let result = blocking(f).await;
-    pulse.leave();
-    result
-}
 
 struct Job {
     shared: Arc<Shared>,
@@ -262,13 +251,10 @@ impl Job {
         if self.shared.stopping.load(Ordering::Relaxed) {
             return Err(Halt::Stopping);
         }
-        let permit = match self.shared.permits.clone().acquire_owned().await {
-            Ok(permit) => permit,
-            Err(_) => return Err(Halt::Stopping),
-        };
+        let (there, pulse) = (self.shared.clone(), self.pulse.clone());
+        let permit = permit(&there, &pulse, running, |done| self.take(done)).await?;
         let (shared, file) = (self.shared.clone(), self.file.clone());
         let (canonical, name) = (self.canonical.clone(), self.name.clone());
-        let pulse = self.pulse.clone();
         let permit = pulse.keep(permit);
         let leave_log = self.leave_log;
         pulse.enter();

@@ -38,6 +38,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subfiles::Moved;
 pub(crate) use subfiles::Pace;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::{JoinError, JoinSet};
 
 /// How often a phase is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -68,7 +70,38 @@ async fn blocking<T: Send + 'static>(
     joined(tokio::task::spawn_blocking(f).await)
 }
 
-fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, Stopping> {
+/// A call that may hang with the file system.
+async fn watched<T: Send + 'static>(
+    pulse: &Pulse,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Stopping> {
+    pulse.enter();
+    let result = blocking(f).await;
+    pulse.leave();
+    result
+}
+
+/// Waits for one of the drain's places. A phase that was set aside gets none: it does one thing at
+/// a time, and nothing before all that hung has come back.
+async fn permit<T: 'static>(
+    shared: &Shared,
+    pulse: &Pulse,
+    running: &mut JoinSet<T>,
+    mut take: impl FnMut(Result<T, JoinError>) -> Result<(), Halt>,
+) -> Result<Option<OwnedSemaphorePermit>, Halt> {
+    let permit = shared.permits.clone().acquire_owned();
+    let permit = permit.await.map_err(|_| Halt::Stopping)?;
+    if !pulse.is_aside() {
+        return Ok(Some(permit));
+    }
+    drop(permit);
+    while let Some(done) = running.join_next().await {
+        take(done)?;
+    }
+    Ok(None)
+}
+
+fn joined<T>(result: Result<T, JoinError>) -> Result<T, Stopping> {
     match result {
         Ok(value) => Ok(value),
         Err(e) => match e.try_into_panic() {
@@ -133,17 +166,12 @@ async fn by_itself(
             () = tokio::time::sleep(LOOK) => {}
         }
         if pulse.silent_for(patience).is_some() {
-            pulse.give_permits_back();
-            shared.stuck.add(file.id(), pulse.clone());
-            tracing::warn!(file = %file.id(), name = %name, "the canonical file, or a target that has data of it, has not answered for {patience:?}; the drain of it goes on when it does");
-            let (shared, file) = (shared.clone(), file.clone());
-            tokio::spawn(async move {
+            let (there, this) = (shared.clone(), file.clone());
+            leave_to_itself(shared, file, name, pulse, async move {
                 let _held = held;
                 let ended = joined(second.await).unwrap_or(Err(Halt::Stopping));
-                let outcome = outcome(&file, scope, ended);
-                tidy(&shared, &file, outcome).await;
-                shared.stuck.remove(file.id());
-                shared.wake(file.id());
+                let outcome = outcome(&this, scope, ended);
+                tidy(&there, &this, outcome).await;
             });
             break Outcome::Failed;
         }
@@ -172,6 +200,26 @@ async fn by_itself(
         tidy(shared, file, outcome).await;
     }
     outcome
+}
+
+/// What hangs must not keep others from working. `rest` is what there is to do when it ends.
+fn leave_to_itself(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    name: &str,
+    pulse: Arc<Pulse>,
+    rest: impl Future<Output = ()> + Send + 'static,
+) {
+    let patience = shared.patience();
+    pulse.set_aside();
+    shared.stuck.add(file.id(), pulse);
+    tracing::warn!(file = %file.id(), name = %name, "the canonical file, or a target that has data of it, has not answered for {patience:?}; the drain of it goes on when it does");
+    let (shared, id) = (shared.clone(), file.id());
+    tokio::spawn(async move {
+        rest.await;
+        shared.stuck.remove(id);
+        shared.wake(id);
+    });
 }
 
 /// Waits for a phase that was left to itself, as long as it lives.

@@ -14,6 +14,8 @@ struct State {
     waiting: usize,
     /// When one last began or returned.
     beat: Option<Instant>,
+    /// It hung for too long, and is left to itself.
+    aside: bool,
     permits: HashMap<u64, OwnedSemaphorePermit>,
     next: u64,
 }
@@ -40,11 +42,13 @@ impl Pulse {
             .filter(|beat| state.waiting > 0 && beat.elapsed() >= patience)
     }
 
-    pub fn keep(&self, permit: OwnedSemaphorePermit) -> u64 {
+    pub fn keep(&self, permit: Option<OwnedSemaphorePermit>) -> u64 {
         let mut state = self.0.lock();
         state.next += 1;
         let id = state.next;
-        state.permits.insert(id, permit);
+        if let Some(permit) = permit.filter(|_| !state.aside) {
+            state.permits.insert(id, permit);
+        }
         id
     }
 
@@ -53,9 +57,16 @@ impl Pulse {
         drop(permit);
     }
 
-    /// What hangs must not keep others from working.
-    pub fn give_permits_back(&self) {
-        let permits = std::mem::take(&mut self.0.lock().permits);
+    /// What hangs must not keep others from working: its permits go back.
+    pub fn set_aside(&self) {
+        let mut state = self.0.lock();
+        state.aside = true;
+        let permits = std::mem::take(&mut state.permits);
+        drop(state);
         drop(permits);
+    }
+
+    pub fn is_aside(&self) -> bool {
+        self.0.lock().aside
     }
 }

@@ -14,8 +14,8 @@
 
 use super::gated::Gated;
 use super::mirror::Mirror;
-use super::shared::{Held, directory, lapsed, look};
-use super::{Halt, blocking, joined};
+use super::shared::{Held, directory, lapsed, watched_look};
+use super::{Halt, Pulse, blocking, joined, permit, watched};
 use crate::domain::Domains;
 use crate::engine::Shared;
 use crate::stripe::{self, Work};
@@ -46,8 +46,9 @@ pub(super) async fn go(
     file: &Arc<File>,
     name: &Arc<str>,
     held: Option<Arc<Held>>,
+    pulse: &Arc<Pulse>,
 ) -> Result<Round, Halt> {
-    look(shared, file, name).await?;
+    watched_look(shared, file, name, pulse).await?;
     let view = file.published_view();
     if view.is_empty() {
         return Ok(Round::Over);
@@ -61,7 +62,7 @@ pub(super) async fn go(
     }
     let opened = {
         let (shared, file) = (shared.clone(), file.clone());
-        blocking(move || shared.canonicals.open(&file)).await?
+        watched(pulse, move || shared.canonicals.open(&file)).await?
     };
     let canonical = match opened {
         Ok(Some(canonical)) => canonical,
@@ -73,7 +74,7 @@ pub(super) async fn go(
     let mirror = match &held {
         Some(_) => {
             let (shared, file, canonical) = (shared.clone(), file.clone(), canonical.clone());
-            blocking(move || Mirror::of(&shared, &file, canonical)).await?
+            watched(pulse, move || Mirror::of(&shared, &file, canonical)).await?
         }
         None => None,
     };
@@ -88,15 +89,16 @@ pub(super) async fn go(
         canonical,
         held,
         kept: mirror.map(Keeping::new),
+        pulse: pulse.clone(),
     });
     let plan = match view.plan() {
         Some(plan) => plan.clone(),
         None => {
             let this = job.clone();
-            blocking(move || this.plan())
+            watched(pulse, move || this.plan())
                 .await?
                 .map_err(Halt::Trouble)?;
-            look(shared, file, name).await?;
+            watched_look(shared, file, name, pulse).await?;
             match file.published_view().plan() {
                 Some(plan) => plan.clone(),
                 None => return Ok(Round::Others),
@@ -113,10 +115,10 @@ pub(super) async fn go(
         return Ok(Round::Others);
     }
     let this = job.clone();
-    let over = blocking(move || this.finish(&plan))
+    let over = watched(pulse, move || this.finish(&plan))
         .await?
         .map_err(Halt::Trouble)?;
-    look(shared, file, name).await?;
+    watched_look(shared, file, name, pulse).await?;
     if let Some(keeping) = job.kept.as_ref().filter(|_| over && file.is_settled()) {
         keeping.complete();
     }
@@ -156,6 +158,7 @@ struct Job {
     canonical: Arc<dyn DiskFile>,
     held: Option<Arc<Held>>,
     kept: Option<Keeping>,
+    pulse: Arc<Pulse>,
 }
 
 /// The copy that is written beside the canonical file. Unless the round comes to its end, it counts
@@ -338,7 +341,7 @@ impl Job {
             return Err(halt);
         }
         let job = self.clone();
-        blocking(move || {
+        watched(&self.pulse, move || {
             let synced = job.canonical.sync();
             synced.map_err(|e| trouble::canonical(&job.name, "syncing", &e))
         })
@@ -371,9 +374,9 @@ impl Job {
                 if work.is_empty() {
                     continue;
                 }
+                self.shared.give_way(self.file.id()).await;
                 self.shared.pace(self.file.id(), work.bytes()).await;
-                let permit = self.shared.permits.clone().acquire_owned().await;
-                let permit = permit.map_err(|_| Halt::Stopping)?;
+                let permit = permit(&self.shared, &self.pulse, running, unit_done).await?;
                 if self.shared.stopping.load(Ordering::Acquire) {
                     return Err(Halt::Stopping);
                 }
@@ -383,9 +386,12 @@ impl Job {
                     pieces,
                     work,
                 };
+                let permit = self.pulse.keep(permit);
+                self.pulse.enter();
                 running.spawn_blocking(move || {
                     let written = job.write_unit(term, domain, &unit);
-                    drop(permit);
+                    job.pulse.leave();
+                    job.pulse.let_go(permit);
                     written
                 });
                 while let Some(done) = running.try_join_next() {

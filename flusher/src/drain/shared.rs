@@ -11,7 +11,7 @@
 
 use super::round::{self, Round};
 use super::subfiles::{self, Moved, Pace};
-use super::{Halt, blocking, by_itself};
+use super::{Halt, LOOK, Pulse, blocking, by_itself, joined, leave_to_itself, rejoin};
 use crate::engine::Shared;
 use crate::schedule::{Outcome, Scope};
 use crate::settings::Subfiles;
@@ -79,7 +79,11 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         return Outcome::Clean;
     }
     together.add(&file, false);
-    let outcome = match step(&shared, together, &file, scope).await {
+    let ended = match shared.stuck.contains(file.id()) {
+        true => beside(&shared, together, &file, scope).await,
+        false => looked_after(&shared, &file, scope).await,
+    };
+    let outcome = match ended {
         Ok(outcome) => outcome,
         Err(Halt::Trouble(trouble)) => {
             trouble::stick(&file, &trouble);
@@ -102,20 +106,74 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
     }
 }
 
-async fn step(
+/// Does a step, for as long as it lives.
+async fn looked_after(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    scope: Scope,
+) -> Result<Outcome, Halt> {
+    let pulse = Arc::new(Pulse::default());
+    let mut going = {
+        let (shared, file, pulse) = (shared.clone(), file.clone(), pulse.clone());
+        tokio::spawn(async move { step(&shared, &file, scope, &pulse).await })
+    };
+    loop {
+        tokio::select! {
+            ended = &mut going => return joined(ended)?,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        if pulse.silent_for(shared.patience()).is_some() {
+            let this = file.clone();
+            leave_to_itself(shared, file, &trouble::name_of(file), pulse, async move {
+                if let Ok(Err(Halt::Trouble(trouble))) = going.await {
+                    trouble::stick(&this, &trouble);
+                }
+            });
+            return Ok(Outcome::Failed);
+        }
+    }
+}
+
+/// While a step of the file hangs: new data still goes where others see it, unless it is that which
+/// hangs.
+async fn beside(
     shared: &Arc<Shared>,
     together: &Together,
     file: &Arc<File>,
     scope: Scope,
 ) -> Result<Outcome, Halt> {
+    if !file.is_clean() && !file.is_unlinked() {
+        let publish = async {
+            let _way = together.way(file).await;
+            publish_on(shared, together, file, scope, Pace::Limited, None).await
+        };
+        match tokio::time::timeout(shared.patience(), publish).await {
+            Ok(published) => published?,
+            Err(_) => return Ok(Outcome::Failed),
+        }
+    }
+    Ok(rejoin(shared, file).await)
+}
+
+async fn step(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    scope: Scope,
+    pulse: &Arc<Pulse>,
+) -> Result<Outcome, Halt> {
+    let Some(together) = &shared.together else {
+        return Ok(Outcome::Failed);
+    };
     let name = trouble::name_of(file);
     let peers = &together.peers;
     // Before the term: who has the way may need that.
     let way = together.way(file).await;
     let held = take_term(peers, file, &name).await?;
-    if !look(shared, file, &name).await? {
+    if !watched_look(shared, file, &name, pulse).await? {
         return discard(shared, together, file, &name).await;
     }
+    // No target may take more because they are full of what is published: the round makes room.
+    let mut unpublished = None;
     if !file.is_clean() && !file.is_unlinked() {
         let alone =
             file.published_view().is_empty() && shared.subfiles_of(file) != Subfiles::Always;
@@ -130,19 +188,29 @@ async fn step(
                 return Ok(outcome);
             }
         }
-        publish_on(shared, together, file, scope, Pace::Limited).await?;
+        unpublished =
+            match publish_on(shared, together, file, scope, Pace::Limited, held.as_ref()).await {
+                Err(Halt::Trouble(trouble)) => Some(trouble),
+                other => {
+                    other?;
+                    None
+                }
+            };
     } else if peers.owes(file) {
         let promises = peers.promises(file);
         keep(peers, file, &name, promises).await?;
     }
     drop(way);
-    let round = round::go(shared, file, &name, held.clone()).await?;
+    let round = round::go(shared, file, &name, held.clone(), pulse).await?;
     reclaim(peers, file, &name).await?;
     if held.is_none() && !peers.has_part(file) {
         // The last one to go clears up: whoever has the term does so when it ends.
         drop(take_term(peers, file, &name).await?);
     }
     if round == Round::Others {
+        if let Some(trouble) = unpublished {
+            return Err(Halt::Trouble(trouble));
+        }
         shared.sleep(LOOK_AGAIN).await;
     }
     Ok(Outcome::Dirty)
@@ -206,6 +274,19 @@ pub(super) async fn look(shared: &Arc<Shared>, file: &Arc<File>, name: &str) -> 
     }
 }
 
+/// The same, where somebody looks whether it hangs.
+pub(super) async fn watched_look(
+    shared: &Arc<Shared>,
+    file: &Arc<File>,
+    name: &str,
+    pulse: &Pulse,
+) -> Result<bool, Halt> {
+    pulse.enter();
+    let looked = look(shared, file, name).await;
+    pulse.leave();
+    looked
+}
+
 /// The canonical file is gone for certain.
 async fn discard(
     shared: &Arc<Shared>,
@@ -238,16 +319,17 @@ pub(crate) async fn publish(
     together.add(file, false);
     let _hurry = (pace == Pace::Full).then(|| shared.hurry(file.id()));
     let _way = together.way(file).await;
-    publish_on(shared, together, file, scope, pace).await
+    publish_on(shared, together, file, scope, pace, None).await
 }
 
-/// The same for who has the way.
+/// The same for who has the way, and perhaps the term.
 async fn publish_on(
     shared: &Arc<Shared>,
     together: &Together,
     file: &Arc<File>,
     scope: Scope,
     pace: Pace,
+    held: Option<&Arc<Held>>,
 ) -> Result<(), Halt> {
     let name = trouble::name_of(file);
     let mut crowded = false;
@@ -280,7 +362,7 @@ async fn publish_on(
             }
             Some(Moved::Not) => {}
         }
-        if straight(shared, together, file, &name).await? {
+        if straight(shared, together, file, &name, held).await? {
             return Ok(());
         }
     }
@@ -310,11 +392,16 @@ async fn straight(
     together: &Together,
     file: &Arc<File>,
     name: &Arc<str>,
+    held: Option<&Arc<Held>>,
 ) -> Result<bool, Halt> {
     let deadline = Instant::now() + shared.patience();
     while Instant::now() < deadline && !file.is_clean() {
+        let taken = match held {
+            Some(held) => Some(held.clone()),
+            None => take_term(&together.peers, file, name).await?,
+        };
         // A job of this file may be at it, and goes on as fast as it can now.
-        let Some(held) = take_term(&together.peers, file, name).await? else {
+        let Some(held) = taken else {
             shared.sleep(LOOK_AGAIN).await;
             continue;
         };

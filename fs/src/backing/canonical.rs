@@ -166,6 +166,7 @@ impl Backing {
             return Ok(ByHandle::Unknown);
         }
         match open_handle(mount.as_fd(), kind, bytes) {
+            Ok(fd) if !self.is_there(fd.as_fd())? => Ok(ByHandle::Stale),
             Ok(fd) if self.is_it(fd.as_fd(), id)? => Ok(ByHandle::Found(fd)),
             // Its node may have gone to another file since.
             Ok(_) if self.handles == Handles::Volatile => Ok(ByHandle::Unknown),
@@ -201,7 +202,9 @@ impl Backing {
             };
         }
         match at {
-            Some(fd) if self.is_it(fd.as_fd(), id)? => Ok(ByPath::Found(fd)),
+            Some(fd) if self.is_there(fd.as_fd())? && self.is_it(fd.as_fd(), id)? => {
+                Ok(ByPath::Found(fd))
+            }
             _ => Ok(ByPath::NotThere),
         }
     }
@@ -278,10 +281,28 @@ impl Backing {
         }
     }
 
+    /// Where other clients remove files, this one may still know a file that has no name any more.
+    fn is_there(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        if self.handles == Handles::Local {
+            return Ok(true);
+        }
+        match sys::stat_now(fd) {
+            Ok(stat) => Ok(stat.nlink > 0),
+            Err(e) if seems_gone(&e) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     fn is_it(&self, fd: BorrowedFd<'_>, id: FileId) -> io::Result<bool> {
         let Identified { stat, id: found } = self.identify(fd)?;
         Ok(stat.is_file() && found == id)
     }
+}
+
+/// Said of a file that another client has removed, by file systems that do not keep it for those who
+/// have it open. Whoever hears that has to search: it is no proof.
+pub fn seems_gone(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }
 
 struct Level {
@@ -294,7 +315,6 @@ enum Listed {
     Level(Level),
 }
 
-/// Removed or renamed meanwhile, or another file system is mounted there.
 /// Linux says ENOMEM of a handle whose inode is at this moment being made into another file
 /// (`iget_locked` has one answer for both). That is over in microseconds; want of memory is not.
 fn open_handle(mount: BorrowedFd<'_>, kind: i32, bytes: &[u8]) -> io::Result<OwnedFd> {
@@ -310,6 +330,7 @@ fn open_handle(mount: BorrowedFd<'_>, kind: i32, bytes: &[u8]) -> io::Result<Own
     }
 }
 
+/// Removed or renamed meanwhile, or another file system is mounted there.
 fn passed_over(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),

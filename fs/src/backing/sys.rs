@@ -129,13 +129,22 @@ impl Stat {
 }
 
 pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
+    stat_as(fd, libc::AT_STATX_SYNC_AS_STAT)
+}
+
+/// As the server has it now, whatever this client remembers.
+pub fn stat_now(fd: BorrowedFd<'_>) -> io::Result<Stat> {
+    stat_as(fd, libc::AT_STATX_FORCE_SYNC)
+}
+
+fn stat_as(fd: BorrowedFd<'_>, sync: i32) -> io::Result<Stat> {
     let mut st = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the empty path ends in zero and `st` has room for the answer.
     done(unsafe {
         libc::statx(
             fd.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT,
+            libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT | sync,
             libc::STATX_BASIC_STATS | libc::STATX_BTIME,
             st.as_mut_ptr(),
         )

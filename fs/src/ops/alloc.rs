@@ -44,14 +44,23 @@ impl Overlay {
             .filter(|r| r.end <= i64::MAX as u64)
             .ok_or(io::Error::from_raw_os_error(libc::EFBIG))?;
         self.strip_privileges(&handle.inode, kill_setid)?;
+        let turn = self.turn_of_all(&handle.inode, &handle.file, handle.coherent)?;
+        self.allocate(&handle, range, mode)?;
+        if turn.is_some() {
+            self.publish(&handle.file)?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, handle: &Handle, range: ByteRange, mode: i32) -> Result<()> {
         let exclusive = handle.file.exclusive();
         self.begin_over_published(&handle.inode, &exclusive)?;
         let size = match handle.file.stat() {
             Some(stat) if !exclusive.is_clean() => stat.size,
-            _ => return allocate_clean(&handle, mode, range),
+            _ => return allocate_clean(handle, mode, range),
         };
-        match dirty_fallocate(&handle, &exclusive, range, size, mode) {
-            Err(FsError::Store(StoreError::Clean)) => allocate_clean(&handle, mode, range),
+        match dirty_fallocate(handle, &exclusive, range, size, mode) {
+            Err(FsError::Store(StoreError::Clean)) => allocate_clean(handle, mode, range),
             other => other,
         }
     }
@@ -114,6 +123,7 @@ impl Overlay {
 fn allocate_clean(handle: &Handle, mode: i32, range: ByteRange) -> Result<()> {
     let done = handle.canonical.allocate(mode, range.start, range.len());
     handle.file.forget_kept();
+    handle.file.touch(range);
     Ok(done?)
 }
 
@@ -172,6 +182,24 @@ fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
             window = (window * 2).min(WINDOW_MAX);
         }
     }
+}
+
+/// Nothing was ever written to `range`, as far as this node knows.
+pub(super) fn is_hole(handle: &Handle, range: ByteRange) -> Result<bool> {
+    let pieces = match handle.file.plan(range) {
+        Ok(plan) => plan.pieces,
+        Err(StoreError::Clean) => vec![Piece {
+            range,
+            source: Source::Canonical,
+        }],
+        Err(e) => return Err(e.into()),
+    };
+    for piece in &pieces {
+        if seek_piece(handle, piece, true)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The first byte of `piece` that is data (or in a hole).

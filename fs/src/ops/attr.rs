@@ -11,6 +11,7 @@ use crate::backing::{AsUser, Creds};
 use crate::errno::{FsError, Result};
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
 use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
+use layout_index::policy::Absorb;
 use layout_index::{DirtyStat, DiskFile, Exclusive, File, StoreError, Timestamp, Wait};
 use std::sync::Arc;
 
@@ -117,7 +118,10 @@ impl Overlay {
                 false => Wait::No,
             };
             self.refresh(&inode, &file, wait)?;
+            let coherent = set.size.is_some() && self.is_coherent(fh, &file);
+            let turn = self.turn_of_all(&inode, &file, coherent)?;
             let exclusive = file.exclusive();
+            let before = file.stat().map(|stat| stat.size);
             set_owner_and_mode(&inode, &creds, set)?;
             if let Some(size) = set.size {
                 self.set_size(&inode, &exclusive, &creds, fh, size)?;
@@ -127,10 +131,12 @@ impl Overlay {
                 self.date(&inode, &exclusive, mtime)?;
             }
             drop(exclusive);
-            if set.size == Some(0) {
+            if set.size == Some(0) || turn.is_some() {
                 self.publish(&file)?;
             } else if fh.is_none() || set.mtime.is_some() {
                 self.changed(&inode, &file)?;
+            } else if set.size != before && fh.is_some_and(|fh| self.looks(fh)) {
+                self.tell_size(&inode, &file)?;
             }
         } else {
             self.bytes_untouched(Some((inode.id, inode.fd())), || {
@@ -140,6 +146,18 @@ impl Overlay {
         }
         inode.changed.forget();
         self.attr(&inode)
+    }
+
+    /// By the handle, or where there is none by what the file's policy says now.
+    fn is_coherent(&self, fh: Option<u64>, file: &File) -> bool {
+        match fh.and_then(|fh| self.handles.get(&fh)) {
+            Some(handle) => handle.coherent,
+            None => self.absorb_of(file) == Absorb::Coherent,
+        }
+    }
+
+    fn looks(&self, fh: u64) -> bool {
+        self.handles.get(&fh).is_some_and(|handle| handle.looks)
     }
 
     fn set_size(

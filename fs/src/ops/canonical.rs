@@ -1,7 +1,7 @@
 //! What the drain and the control socket ask of a live file system.
 
 use super::Overlay;
-use crate::backing::canonical::open_as_owner;
+use crate::backing::canonical::{open_as_owner, seems_gone};
 use layout_index::{DiskFile, File, FileId};
 use std::ffi::OsString;
 use std::io;
@@ -27,7 +27,10 @@ impl Overlay {
     /// searched for. `None` when it is certainly gone. May wait.
     pub fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
         if let Some(inode) = self.inodes.get_by_id(&file.id()) {
-            return open_as_owner(inode.fd()).map(Some);
+            match open_as_owner(inode.fd()) {
+                Err(e) if seems_gone(&e) => {}
+                opened => return opened.map(Some),
+            }
         }
         self.backing.open_canonical(file.id(), &file.hint())
     }

@@ -6,6 +6,14 @@
 //! first write begins its dirty life with the canonical file's size at that moment, under
 //! `exclusive`, and keeps the inode known from then on, so that the drain finds it.
 //!
+//! # Reads between writes
+//! A handle that reads and writes is how jobs share a file while it is open: MPI libraries open
+//! everything so. They count on a read that comes after another node's fsync (and a barrier) seeing
+//! what that published, and call nothing that would tell a file system so on the reader's side.
+//! So each read through such a handle looks first ([`Handle::looks`]): a stat of the file's place in the
+//! shared directory, and one of the canonical file if something of the file is unpublished here.
+//! It waits for nothing that is only announced. Handles that only read look when they are opened.
+//!
 //! # Full or broken store
 //! The write goes through to the canonical file, as the opener. The store orders that with what
 //! the log holds; the job sees the backing's own errors and no others.
@@ -16,6 +24,7 @@ use crate::backing::{identity, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
+use crate::recent::Reading;
 use layout_index::{ByteRange, File, Intro, StoreError, Timestamp, Wait};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -37,6 +46,7 @@ impl Overlay {
         };
         self.absorbs(handle)
             && !handle.coherent
+            && !self.may_be_unchanged(handle, offset, data)
             && handle.inode.lacks(lack)
             && self.store().write_delay().is_zero()
             && handle.file.try_write(handle.fh, offset, data).is_ok()
@@ -61,9 +71,12 @@ impl Overlay {
         self.strip_privileges(&handle.inode, kill_setid)?;
         if let Some(others) = self.turns(handle) {
             let range = ByteRange::new(offset, offset + data.len() as u64);
-            let _turn = self.take_turn(others, handle, range, LockKind::Exclusive)?;
+            let (inode, file) = (&handle.inode, &handle.file);
+            let _turn = self.take_turn(others, inode, file, range, LockKind::Exclusive)?;
             self.absorb(handle, offset, data)?;
             self.publish(&handle.file)?;
+        } else if self.may_be_unchanged(handle, offset, data) {
+            self.absorb_changes(handle, offset, data)?;
         } else if self.absorbs(handle) {
             self.absorb(handle, offset, data)?;
         } else {
@@ -76,7 +89,7 @@ impl Overlay {
     }
 
     /// What is published lies over the canonical file, and must be in it first.
-    fn write_through(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_through(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
         loop {
             if !handle.file.published_view().is_empty() {
                 self.settle(&handle.file)?;
@@ -92,26 +105,37 @@ impl Overlay {
         handle.absorbs && handle.writable && handle.passthrough.is_none()
     }
 
-    fn absorb(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn absorb(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let written = self.absorb_by(handle, || handle.file.write(handle.fh, offset, data))?;
+        match written {
+            Some(()) => Ok(()),
+            None => self.write_through(handle, offset, data),
+        }
+    }
+
+    /// Does `write` to the file while it has a dirty life. `None` if the store takes nothing.
+    pub(super) fn absorb_by<T>(
+        &self,
+        handle: &Handle,
+        write: impl Fn() -> layout_index::Result<T>,
+    ) -> Result<Option<T>> {
         let delay = self.store().write_delay();
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
         loop {
-            match handle.file.write(handle.fh, offset, data) {
-                Ok(()) => return Ok(()),
+            match write() {
+                Ok(done) => return Ok(Some(done)),
                 // The first write, or the drain finished just now: begin again.
                 Err(StoreError::Clean) => match self.begin(handle) {
                     Ok(()) | Err(FsError::Store(StoreError::Busy | StoreError::Clean)) => {}
                     Err(FsError::Store(StoreError::Full | StoreError::Failed { .. })) => {
-                        return self.write_through(handle, offset, data);
+                        return Ok(None);
                     }
                     Err(e) => return Err(e),
                 },
                 Err(StoreError::Busy) => std::thread::yield_now(),
-                Err(StoreError::Full | StoreError::Failed { .. }) => {
-                    return self.write_through(handle, offset, data);
-                }
+                Err(StoreError::Full | StoreError::Failed { .. }) => return Ok(None),
                 Err(e) => return Err(e.into()),
             }
         }
@@ -146,9 +170,10 @@ impl Overlay {
         let stat = sys::stat(canonical)?;
         let shown = file.shown();
         let path = self.backing.relative_path(fd)?.unwrap_or_default();
+        let below = Timestamp(stat.mtime.as_nanos());
         Ok(Intro {
             size: shown.map_or(stat.size, |shown| shown.size),
-            mtime: Timestamp(stat.mtime.as_nanos()),
+            mtime: shown.map_or(below, |shown| shown.mtime),
             uid: stat.uid,
             gid: stat.gid,
             handle: identity::handle(fd),
@@ -158,7 +183,8 @@ impl Overlay {
 
     /// Reads only if that needs nothing but the log; `None` says that `read` must be called.
     pub fn try_read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
-        if !handle.readable || handle.passthrough.is_some() || handle.coherent {
+        let waits = handle.coherent || handle.looks;
+        if !handle.readable || handle.passthrough.is_some() || waits {
             return Ok(None);
         }
         let range = range_of(offset, buf)?;
@@ -180,13 +206,28 @@ impl Overlay {
             return Err(FsError::BadHandle(handle.fh));
         }
         let range = range_of(offset, buf)?;
+        let (inode, file) = (&handle.inode, &handle.file);
         let _turn = match self.turns(handle) {
-            Some(others) => Some(self.take_turn(others, handle, range, LockKind::Shared)?),
+            Some(others) => Some(self.take_turn(others, inode, file, range, LockKind::Shared)?),
             None => None,
         };
+        if !handle.looks {
+            return self.read_range(handle, range, buf);
+        }
+        self.refresh(inode, file, Wait::No)?;
+        if file.kept_size().is_some() {
+            self.check_kept(file, handle.canonical.fd());
+        }
+        let reading = Reading::begin(file, range);
+        let len = self.read_range(handle, range, buf)?;
+        handle.recent.keep(reading, offset, &buf[..len], range.end);
+        Ok(len)
+    }
+
+    fn read_range(&self, handle: &Handle, range: ByteRange, buf: &mut [u8]) -> Result<usize> {
         for _ in 0..LOOKS {
             match read_planned(handle, range, buf) {
-                Err(StoreError::Clean) => return Ok(self.read_clean(handle, offset, buf)?),
+                Err(StoreError::Clean) => return Ok(self.read_clean(handle, range.start, buf)?),
                 // Drained and removed since the plan was made: another plan says where to.
                 Err(StoreError::Vanished { .. }) => {
                     self.refresh(&handle.inode, &handle.file, Wait::No)?;

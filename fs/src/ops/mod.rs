@@ -34,6 +34,7 @@ mod nodes;
 mod open;
 mod policy;
 mod sync;
+mod unchanged;
 mod xattr;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 //! Nothing is kept here. An announcement that was made is fulfilled by the next start of the store.
 
 use super::Overlay;
-use crate::backing::sys;
+use crate::backing::{canonical, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
@@ -145,6 +145,22 @@ impl Overlay {
         publisher.publish(file).map_err(not_published)
     }
 
+    /// Others see a cut and a new size, and what needs no moving; the rest of the file's bytes are
+    /// published as ever. MPI libraries set sizes and call no fsync after it.
+    pub(super) fn tell_size(&self, inode: &Inode, file: &Arc<File>) -> Result<()> {
+        let Some(others) = self.others.as_ref().filter(|_| !file.is_unlinked()) else {
+            return Ok(());
+        };
+        let Some(publisher) = others.publisher.get() else {
+            return Ok(());
+        };
+        // The drain looks after the file before something of it is published, and hears when it is.
+        publisher.owes(file);
+        others.peers.publish(file, &|| look(inode.fd()))?;
+        publisher.owes(file);
+        Ok(())
+    }
+
     /// A close of this handle has to tell other nodes.
     pub fn close_waits(&self, fh: u64) -> bool {
         self.others.is_some()
@@ -235,7 +251,10 @@ impl Overlay {
     /// it is gone for certain.
     pub fn look_canonical(&self, file: &File) -> std::io::Result<Canonical> {
         if let Some(inode) = self.inodes.get_by_id(&file.id()) {
-            return look(inode.fd());
+            match look(inode.fd()) {
+                Err(e) if canonical::seems_gone(&e) => {}
+                looked => return looked,
+            }
         }
         match self.backing.find(file.id(), &file.hint())? {
             Some(fd) => {

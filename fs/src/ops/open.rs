@@ -28,6 +28,7 @@ use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, DirStream, Handle};
 use crate::inode::{Inode, IoMode, Registered};
 use crate::policy::Attributes;
+use crate::recent::Recent;
 use crate::types::{Caller, Entry};
 use layout_index::policy::Absorb;
 use layout_index::{File, Wait};
@@ -179,13 +180,17 @@ impl Overlay {
             file.add_writer();
         }
         let fh = self.new_fh();
+        let readable = access != libc::O_WRONLY;
+        let shared = self.others.is_some() && absorb == Absorb::On && passthrough.is_none();
         let handle = Handle {
             fh,
             inode,
             file,
             canonical,
-            readable: access != libc::O_WRONLY,
+            readable,
             writable,
+            looks: shared && readable && writable,
+            recent: Recent::default(),
             passthrough: passthrough.clone(),
             absorbs: absorb != Absorb::Off,
             coherent: absorb == Absorb::Coherent,
@@ -212,6 +217,7 @@ impl Overlay {
         if flags & libc::O_TRUNC != 0 {
             // The kernel leaves this to us when it sends O_TRUNC with the open.
             self.strip_privileges(inode, caller.uid != 0)?;
+            let _turn = self.turn_of_all(inode, file, self.absorb_of(file) == Absorb::Coherent)?;
             self.truncate(inode, file, canonical, 0)?;
         }
         self.refreshed(inode);

@@ -5,12 +5,14 @@
 //! - *Layout*: a new one has a name before it has bytes, and the name may be lost with the power
 //!   until the call returns; an append can be torn. The next append begins where the last whole
 //!   one ended, and cuts off the rest first.
+//! - *Seal*: it is there, and what was to be appended is in no other layout yet: the store has it.
 //! - *Plan, base*: a temporary name is left, which whoever tidies the file removes when its node
 //!   is dead; under its own name it is whole.
 //! - *Intent*: it is there, and the stamp may be old. Its close had not returned.
 
+use super::data::{PLACES, Patience, remove_late};
 use super::names::{Intent, Listing, Name, names_of};
-use super::nodes::{create, temporary};
+use super::nodes::temporary;
 use super::{Commons, dirs, not_ours, sys};
 use crate::beneath::{
     DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
@@ -19,10 +21,13 @@ use crate::types::{FileId, NodeId};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// No plan or base is longer.
@@ -125,19 +130,23 @@ impl Commons {
 
     /// Appends to a layout of this node what begins at byte `at` of it. Durable when it returns.
     /// Begins one where `at` is zero; what lies beyond `at` is what an earlier append left torn.
+    /// After an error that is not the file's to wait for, it may still be written:
+    /// [`Commons::seal_layout`].
     pub fn append_layout(
         &self,
         file: FileId,
         number: u32,
         at: u64,
         bytes: &[u8],
+        patience: Patience,
     ) -> io::Result<()> {
         let name = Name::Layout(self.me.id, number).to_string();
+        let bytes: Arc<[u8]> = bytes.into();
         let appended = self.dirs.within(file, at == 0, |dir| {
             let (open, len, made) = match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid)) {
                 Ok((open, meta)) => (open, meta.len(), false),
                 Err(e) if at == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
-                    (create(dir, &name)?, 0, true)
+                    (self.create(dir, &name)?, 0, true)
                 }
                 Err(e) => return Err(e),
             };
@@ -149,18 +158,74 @@ impl Commons {
             }
             if len > at {
                 crate::calls::note("truncate");
-                open.set_len(at)?;
             }
             crate::calls::note("write");
-            open.write_all_at(bytes, at)?;
             crate::calls::note("sync");
-            open.sync_data()?;
+            let bytes = bytes.clone();
+            let writing = self.write_begins(file, number);
+            let append = move || {
+                if len > at {
+                    open.set_len(at)?;
+                }
+                open.write_all_at(&bytes, at)?;
+                let synced = open.sync_data();
+                drop(writing);
+                synced
+            };
+            let late = self.after_late_append(dir, number, at)?;
+            self.in_time(patience, append, late)?;
             if made { sync_open(dir) } else { Ok(()) }
         });
         match appended.map_err(|e| in_file(file, &name, e))? {
             Some(()) => Ok(()),
             None => Err(in_file(file, &name, Errno::ENOENT.into())),
         }
+    }
+
+    /// What is left to do when an append comes back that nobody waits for any more.
+    fn after_late_append(
+        &self,
+        dir: BorrowedFd<'_>,
+        number: u32,
+        at: u64,
+    ) -> io::Result<impl FnOnce() + Send + 'static> {
+        let dir = dir.try_clone_to_owned()?;
+        let names = [
+            Name::Layout(self.me.id, number).to_string(),
+            Name::Seal(self.me.id, number, at).to_string(),
+        ];
+        Ok(move || {
+            // One that has more goes when that is drained.
+            if at == 0 {
+                remove_late(dir, &names);
+            }
+        })
+    }
+
+    /// An append at `end` failed, and nobody knows what comes of it: from here on the layout ends
+    /// there for everybody. Goes to the metadata server only.
+    pub fn seal_layout(&self, file: FileId, number: u32, end: u64) -> io::Result<()> {
+        let name = Name::Seal(self.me.id, number, end).to_string();
+        let text = self.me.to_string();
+        let sealed = self.dirs.within(file, false, |dir| {
+            match sys::link(dir, &name, &text) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+            sync_open(dir)
+        });
+        sealed.map_err(|e| in_file(file, &name, e))?;
+        self.touch(file)
+    }
+
+    fn write_begins(&self, file: FileId, number: u32) -> Writing {
+        self.writing.lock().insert((file, number));
+        Writing(self.writing.clone(), (file, number))
+    }
+
+    /// Somebody may still write to this layout of this node's, although nobody waits for that.
+    pub fn is_written(&self, file: FileId, number: u32) -> bool {
+        self.writing.lock().contains(&(file, number))
     }
 
     /// At most `most` bytes of a layout, from byte `from` on. `None` where it is gone.
@@ -178,9 +243,17 @@ impl Commons {
         })
     }
 
-    /// One that is not there is no error.
-    pub fn remove_layout(&self, file: FileId, node: NodeId, number: u32) -> io::Result<()> {
-        self.remove(file, [Name::Layout(node, number)])
+    /// One that is not there is no error. `sealed` is where it was sealed, if it was: its seal goes
+    /// when it is gone.
+    pub fn remove_layout(
+        &self,
+        file: FileId,
+        node: NodeId,
+        number: u32,
+        sealed: Option<u64>,
+    ) -> io::Result<()> {
+        let seal = sealed.map(|end| Name::Seal(node, number, end));
+        self.remove(file, [Name::Layout(node, number)].into_iter().chain(seal))
     }
 
     /// Says that what was closed of the file is yet to be published: two system calls where the
@@ -228,18 +301,14 @@ impl Commons {
             return Err(in_file(file, &name, too_long(bytes.len() as u64)));
         }
         let tenure = self.need_lease()?;
+        let bytes: Arc<[u8]> = bytes.into();
         let put = self.dirs.within(file, true, |dir| {
-            let temporary = temporary(self.me);
-            let mut open = create(dir, &temporary)?;
-            let mut put = || -> io::Result<()> {
-                open.write_all(bytes)?;
-                open.sync_all()?;
-                if !self.holds_since(tenure) {
-                    return Err(super::nodes::lapsed());
-                }
-                Ok(sys::rename(dir, &temporary, &name)?)
+            let temporary = self.put_temporary(dir, &bytes)?;
+            let put = match self.holds_since(tenure) {
+                true => sys::rename(dir, &temporary, &name).map_err(Into::into),
+                false => Err(super::nodes::lapsed()),
             };
-            if let Err(e) = put() {
+            if let Err(e) = put {
                 remove_from(dir, &temporary)?;
                 return Err(e);
             }
@@ -247,6 +316,36 @@ impl Commons {
         });
         put.map_err(|e| in_file(file, &name, e))?;
         self.touch(file)
+    }
+
+    /// A file with these bytes, on some target that takes them.
+    fn put_temporary(&self, dir: BorrowedFd<'_>, bytes: &Arc<[u8]>) -> io::Result<String> {
+        let mut place = 1;
+        loop {
+            let name = temporary(self.me);
+            let mut open = self.create(dir, &name)?;
+            let bytes = bytes.clone();
+            let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
+            let put = self.in_time(
+                Patience::at(place),
+                move || {
+                    open.write_all(&bytes)?;
+                    open.sync_all()
+                },
+                move || remove_late(there, &late),
+            );
+            let Err(e) = put else {
+                return Ok(name);
+            };
+            if e.kind() != io::ErrorKind::TimedOut {
+                remove_from(dir, &name)?;
+            }
+            if place == PLACES {
+                return Err(e);
+            }
+            tracing::debug!("{e}; it is written elsewhere");
+            place += 1;
+        }
     }
 
     fn read_whole(&self, file: FileId, name: Name) -> io::Result<Option<Vec<u8>>> {
@@ -294,6 +393,17 @@ impl Commons {
             remove_from(dir.as_fd(), component(&name)?).map_err(|e| in_file(file, &name, e))?;
         }
         Ok(())
+    }
+}
+
+/// A layout of this node's that is being written to.
+pub(super) type Written = Arc<Mutex<HashSet<(FileId, u32)>>>;
+
+struct Writing(Written, (FileId, u32));
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
     }
 }
 

@@ -22,6 +22,7 @@
 //! Each module says what is left between its calls. Here: [`Commons::join`] leaves directories
 //! without a record, or a temporary name beside the records that the node's next start removes.
 
+mod data;
 mod dirs;
 mod files;
 mod locks;
@@ -32,6 +33,7 @@ mod sys;
 mod terms;
 mod tidy;
 
+pub use data::{PLACES, Patience, Placing};
 pub use files::Stamp;
 pub use names::{Intent, Listing, Owner, names_of};
 pub use nodes::{Clock, NodeRecord, NodeState, Tenure};
@@ -45,6 +47,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const TOP: &str = ".forebay";
@@ -79,6 +82,9 @@ pub struct Commons {
     taking: Mutex<HashSet<FileId>>,
     domains: Mutex<HashMap<(FileId, u64, u32), Tenure>>,
     intents: std::sync::atomic::AtomicU64,
+    placing: OnceLock<Arc<dyn Placing>>,
+    waiters: data::Waiters,
+    writing: files::Written,
 }
 
 impl std::fmt::Debug for Commons {
@@ -204,6 +210,9 @@ impl Commons {
             taking: Mutex::default(),
             domains: Mutex::default(),
             intents: Default::default(),
+            placing: OnceLock::new(),
+            waiters: Default::default(),
+            writing: Default::default(),
         }
     }
 

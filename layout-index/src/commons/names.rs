@@ -52,6 +52,8 @@ pub struct Intent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Name {
     Layout(NodeId, u32),
+    /// A layout that ends at this byte, whatever may still be written to it.
+    Seal(NodeId, u32, u64),
     Intent(Intent),
     Term(u64),
     Ended(u64),
@@ -73,6 +75,7 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Name::Layout(id, number) => write!(f, "l.{id}.{number:x}"),
+            Name::Seal(id, number, end) => write!(f, "s.{id}.{number:x}.{end:x}"),
             Name::Intent(Intent { owner, k }) => write!(f, "i.{owner}.{k:x}"),
             Name::Term(term) => write!(f, "c.{term:x}"),
             Name::Ended(term) => write!(f, "x.{term:x}"),
@@ -97,6 +100,7 @@ impl FromStr for Name {
         let parts: Vec<&str> = text.splitn(5, '.').collect();
         let name = match parts[..] {
             ["l", id, number] => Name::Layout(NodeId(hex(id)?), small(number)?),
+            ["s", id, number, end] => Name::Seal(NodeId(hex(id)?), small(number)?, hex(end)?),
             ["i", id, run, k] => Name::Intent(Intent {
                 owner: Owner {
                     id: NodeId(hex(id)?),
@@ -136,6 +140,8 @@ fn small(text: &str) -> Result<u32, NotAName> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     pub layouts: Vec<(NodeId, u32)>,
+    /// Layouts that end before their file does.
+    pub seals: Vec<((NodeId, u32), u64)>,
     pub intents: Vec<Intent>,
     pub terms: BTreeMap<u64, Owner>,
     pub ended: BTreeSet<u64>,
@@ -155,6 +161,7 @@ impl Listing {
     pub(super) fn take(&mut self, name: Name) {
         match name {
             Name::Layout(id, number) => self.layouts.push((id, number)),
+            Name::Seal(id, number, end) => self.seals.push(((id, number), end)),
             Name::Intent(intent) => self.intents.push(intent),
             Name::Term(_) => {}
             Name::Ended(term) => drop(self.ended.insert(term)),
@@ -168,6 +175,12 @@ impl Listing {
             Name::Done { term, domain } => drop(self.done.insert((term, domain))),
             Name::Temporary(id, number) => self.temporary.push((id, number)),
         }
+    }
+
+    /// Where a layout ends at the latest.
+    pub fn end_of(&self, layout: (NodeId, u32)) -> u64 {
+        let seals = self.seals.iter().filter(|(of, _)| *of == layout);
+        seals.map(|(_, end)| *end).min().unwrap_or(u64::MAX)
     }
 
     /// The plan that no base is as new as.

@@ -16,6 +16,7 @@
 //! *Killed while a record is written*: the old record is there, and a temporary name beside it
 //! that the node's next start removes.
 
+use super::data::{Patience, remove_late};
 use super::names::{Name, Owner};
 use super::sys::{self, Looked};
 use super::{Commons, FILES, LONGEST_LEASE, TOP};
@@ -118,7 +119,7 @@ pub(super) fn owner_of_ours(dir: BorrowedFd<'_>, me: Owner) -> io::Result<u32> {
         }
     }
     let name = temporary(me);
-    let file = create(dir, &name)?;
+    let file = create(dir, &name, 0)?;
     let uid = file.metadata().map(|meta| meta.uid());
     remove_from(dir, &name)?;
     uid
@@ -130,8 +131,8 @@ pub(super) fn temporary(me: Owner) -> String {
     Name::Temporary(me.id, number).to_string()
 }
 
-pub(super) fn create(dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
-    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+pub(super) fn create(dir: BorrowedFd<'_>, name: &str, flags: i32) -> io::Result<File> {
+    let flags = OFlag::from_bits_retain(flags) | OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     Ok(File::from(beneath(dir, name, flags, mode)?))
 }
@@ -257,15 +258,23 @@ impl Commons {
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let (dir, id) = (self.nodes.as_fd(), self.me.id.to_string());
         let name = temporary(self.me);
-        let mut file = create(dir, &name)?;
-        let mut put = || -> io::Result<()> {
-            file.write_all(text.as_bytes())?;
-            futimens(&file, &TimeSpec::UTIME_OMIT, &sys::random_time())?;
-            file.sync_all()?;
-            Ok(sys::rename(dir, &name, &id)?)
-        };
-        if let Err(e) = put() {
-            remove_from(dir, &name)?;
+        let file = self.create(dir, &name)?;
+        let mut open = file.try_clone()?;
+        let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
+        let put = self.in_time(
+            Patience::UntilDeadline,
+            move || {
+                open.write_all(text.as_bytes())?;
+                futimens(&open, &TimeSpec::UTIME_OMIT, &sys::random_time())?;
+                open.sync_all()
+            },
+            move || remove_late(there, &late),
+        );
+        let put = put.and_then(|()| Ok(sys::rename(dir, &name, &id)?));
+        if let Err(e) = put {
+            if e.kind() != io::ErrorKind::TimedOut {
+                remove_from(dir, &name)?;
+            }
             return Err(e);
         }
         sync_open(dir)?;

@@ -1,5 +1,6 @@
 //! Several [`Commons`] over one directory are several nodes; their clocks are set by hand.
 
+mod data;
 mod files;
 mod hostile;
 mod nodes;

@@ -111,6 +111,9 @@ impl Commons {
                 });
             }
         }
+        let orphans = listing.seals.iter();
+        let orphans = orphans.filter(|(layout, _)| !listing.layouts.contains(layout));
+        names.extend(orphans.map(|((id, number), end)| Name::Seal(*id, *number, *end)));
         let bases = listing.bases.iter().filter(|b| all || Some(**b) < base);
         names.extend(bases.map(|base| Name::Base(*base)));
         for (id, number) in &listing.temporary {

@@ -235,6 +235,11 @@ impl File {
         self.shared
             .log
             .append_control(Record::control(Kind::Clean, no))?;
+        if !only_node {
+            // Whoever finds the file clean tells other nodes that nothing is owed, and they write it.
+            // A power failure that took these records would bring the bytes back over theirs.
+            self.shared.log.sync()?;
+        }
         let pin = self.end_life(Gone::Elsewhere);
         if let Some(copy) = copy {
             self.shared.kept.complete(&copy, version);

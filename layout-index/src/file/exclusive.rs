@@ -203,6 +203,10 @@ impl Exclusive<'_> {
 
     /// `Clean` if there is no life: change the canonical file while holding this.
     pub fn truncate(&self, size: u64, now: Timestamp) -> Result<()> {
+        self.file.touch(ByteRange {
+            start: size,
+            end: u64::MAX,
+        });
         let Some(no) = self.file.life_no() else {
             // The caller cuts the canonical file. Only its sync makes that last, and a life that
             // begins before then must not count on it.
@@ -223,6 +227,7 @@ impl Exclusive<'_> {
     /// The range reads as zeros from now on (punched or zeroed). Grows the file only if `grow`.
     /// `Clean` as above.
     pub fn zero(&self, range: ByteRange, grow: bool, now: Timestamp) -> Result<()> {
+        self.file.touch(range);
         let Some(no) = self.file.life_no() else {
             self.file.inner().canonical_changes += 1;
             return Err(StoreError::Clean);

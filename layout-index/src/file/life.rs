@@ -27,6 +27,8 @@ pub(crate) struct Life {
     /// Grows whenever bytes or a cut leave the life for the canonical file or a layout, and with
     /// every cut: tells who asked for the canonical file's size that it may be another by now.
     pub leaves: u64,
+    /// The size below that `row.size` was made with last, and `leaves` at that time.
+    pub based: Option<(u64, u64)>,
 }
 
 impl Life {
@@ -41,6 +43,7 @@ impl Life {
             generation: 0,
             freezes: 0,
             leaves: 0,
+            based: None,
         }
     }
 

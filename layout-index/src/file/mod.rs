@@ -27,6 +27,7 @@ mod read;
 mod stripes;
 mod subfile;
 mod through;
+mod watch;
 mod write;
 
 pub use exclusive::Exclusive;
@@ -35,6 +36,7 @@ pub(crate) use life::Life;
 pub use plan::{LogPiece, Piece, Plan, Source, SubfilePiece};
 pub(crate) use publish::Capture;
 pub use subfile::Subfiled;
+pub use watch::Watch;
 
 use crate::peers::Seen;
 use crate::policy::FilePolicy;
@@ -45,7 +47,7 @@ use crate::types::{ByteRange, FileId, Seq, Timestamp};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What the log has to know of a file to find it again after a crash. Given once per dirty life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,12 +139,16 @@ pub struct File {
     seen: Mutex<Seen>,
     /// Held over a look at the shared directory.
     pub(crate) looking: Mutex<()>,
+    sync_points: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
     pub life: Option<Life>,
     pub active: RangeSet,
+    watched: Vec<watch::Watched>,
+    /// How many watches there have been.
+    watches: u64,
     error: Option<StickyError>,
     /// How many different failures there have been.
     errors: u64,
@@ -166,6 +172,7 @@ impl File {
             moving: RwLock::default(),
             seen: Mutex::default(),
             looking: Mutex::default(),
+            sync_points: AtomicU64::new(0),
         }
     }
 

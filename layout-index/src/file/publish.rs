@@ -274,6 +274,9 @@ impl File {
                 return Ok(());
             };
             let size = ask()?;
+            if self.is_based_on(before, size) {
+                return Ok(());
+            }
             let _all = self.exclusive();
             let Some(reach) = self.reach()? else {
                 return Ok(());
@@ -284,12 +287,21 @@ impl File {
                     let row = &mut life.row;
                     row.size = size.min(row.limit).max(row.grown).max(reach);
                     life.row_changed = true;
+                    life.based = Some((size, life.leaves));
                     return Ok(());
                 }
                 Some(_) => {}
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Whoever reads asks this every time, and writers are not to wait for that. What writes have
+    /// added since is in the size already.
+    fn is_based_on(&self, (no, leaves): (FileNo, u64), size: u64) -> bool {
+        let inner = self.inner();
+        let same = |life: &super::Life| life.no == no && life.based == Some((size, leaves));
+        inner.life.as_ref().is_some_and(same)
     }
 
     /// Where the last unpublished byte ends. `None` without a life.

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rig::{ID, Rig, SPACE, STRIPE, open};
 
-mod rig;
+pub(super) mod rig;
 
 fn run(seed: u64, steps: usize) {
     let mut rng = StdRng::seed_from_u64(seed);

@@ -48,6 +48,7 @@ impl File {
             self.shared.kept.forget(self.id);
             let mut inner = self.inner();
             inner.canonical_changes += 1;
+            inner.touch(range);
             self.release(inner, ticket);
             return result;
         }

@@ -47,17 +47,24 @@ impl File {
         if data.is_empty() {
             return Ok(());
         }
-        if self.shared.memory_is_short() {
-            if let Some(failure) = self.shared.log.failure() {
-                return Err(failure);
-            }
-            self.shared.wait_for_memory();
-            if self.shared.memory_is_short() {
-                return Err(StoreError::Full);
-            }
-        }
+        self.need_memory()?;
         let (inner, ticket) = self.hold(write_range(offset, data.len() as u64)?);
         self.write_held(inner, ticket, lane, offset, data)
+    }
+
+    /// Waits for the index to have room.
+    pub(super) fn need_memory(&self) -> Result<()> {
+        if !self.shared.memory_is_short() {
+            return Ok(());
+        }
+        if let Some(failure) = self.shared.log.failure() {
+            return Err(failure);
+        }
+        self.shared.wait_for_memory();
+        match self.shared.memory_is_short() {
+            true => Err(StoreError::Full),
+            false => Ok(()),
+        }
     }
 
     fn write_held(
@@ -117,7 +124,7 @@ impl File {
         self.append_and_insert(file.0, write).1
     }
 
-    fn append_and_insert(
+    pub(super) fn append_and_insert(
         &self,
         lane: u64,
         write: Write<'_>,
@@ -130,6 +137,10 @@ impl File {
         });
         let time = (write.kind == Kind::Write).then_some(write.time);
         let mut inner = self.inner();
+        if time.is_some() && !inner.watched.is_empty() {
+            let end = write.offset + write.data.len() as u64;
+            inner.touch(ByteRange::new(write.offset, end));
+        }
         match &mut inner.life {
             // Also when the rest of it failed: what is in the log comes back after a crash, so
             // it is there now, and whoever writes over it has to say so.

@@ -32,15 +32,26 @@ pub enum Wait {
 }
 
 impl Seen {
-    fn is_current(&self, stamp: Option<Stamp>) -> bool {
-        self.looked && !self.awaited && self.stamp == stamp
+    /// What is announced stays so until the stamp changes: only who waits for it looks again.
+    fn is_current(&self, stamp: Option<Stamp>, wait: Wait) -> bool {
+        let enough = !self.awaited || wait == Wait::No;
+        self.looked && enough && self.stamp == stamp
     }
 }
 
 impl Peers {
     /// Makes what others have published until now visible here. One call to the file system if
-    /// nothing has changed and this node has nothing unpublished. True if something has changed.
+    /// nothing has changed and this node has nothing unpublished, two if it has. True if something
+    /// has changed.
     pub fn refresh(&self, file: &File, ask: AskCanonical<'_>, wait: Wait) -> Result<bool> {
+        let changed = self.look_until(file, ask, wait)?;
+        if wait == Wait::ForOthers {
+            file.sync_point();
+        }
+        Ok(changed)
+    }
+
+    fn look_until(&self, file: &File, ask: AskCanonical<'_>, wait: Wait) -> Result<bool> {
         let patience = file.policy().visibility_timeout.unwrap_or(self.patience);
         let deadline = Instant::now() + patience;
         let mut asked: Option<Instant> = None;
@@ -48,7 +59,7 @@ impl Peers {
         let mut changed = false;
         loop {
             let stamp = self.stamp(file)?;
-            if file.seen().is_current(stamp) {
+            if file.seen().is_current(stamp, wait) {
                 // Others may have drained into the canonical file without a word.
                 if !file.is_clean() {
                     self.rebase(file, ask)?;
@@ -234,7 +245,8 @@ impl Peers {
             }
         }
         for (node, gen_no) in &listing.layouts {
-            if !self.read_tail(file, &mut view, *node, *gen_no)? {
+            let end = listing.end_of((*node, *gen_no));
+            if !self.read_tail(file, &mut view, (*node, *gen_no), end)? {
                 return Ok(None);
             }
         }
@@ -252,8 +264,18 @@ impl Peers {
         }
     }
 
-    /// Adds what a layout has got since the last look. False if it is gone.
-    fn read_tail(&self, file: &File, view: &mut View, node: NodeId, gen_no: u32) -> Result<bool> {
+    /// Adds what a layout has got since the last look, up to its end. False if it is gone.
+    fn read_tail(
+        &self,
+        file: &File,
+        view: &mut View,
+        (node, gen_no): (NodeId, u32),
+        end: u64,
+    ) -> Result<bool> {
+        if node == self.me() && file.own_len(gen_no) == Some(view.read_upto(node, gen_no)) {
+            // Nobody else appends to it, and its target may not answer.
+            return Ok(true);
+        }
         let id = LayoutId {
             file: file.id(),
             node,
@@ -262,14 +284,18 @@ impl Peers {
         let mut want = CHUNK;
         loop {
             let from = view.read_upto(node, gen_no);
+            let most = want.min(end.saturating_sub(from) as usize);
+            if most == 0 {
+                return Ok(true);
+            }
             let bytes = self
                 .commons
-                .read_layout(file.id(), node, gen_no, from, want)
+                .read_layout(file.id(), node, gen_no, from, most)
                 .map_err(|e| failed("reading a layout of", file, e))?;
             let Some(bytes) = bytes else {
                 return Ok(false);
             };
-            let whole = bytes.len() < want;
+            let whole = bytes.len() < want || most < want;
             let parsed = layout::parse(&bytes, from, &id);
             self.remember(file, &parsed.handle);
             let got = !parsed.batches.is_empty();

@@ -105,6 +105,8 @@ impl Seen {
 #[derive(Debug, Default)]
 struct OwnLayout {
     len: u64,
+    /// Nothing more goes to it, and its file may be longer.
+    sealed: bool,
     subfiles: BTreeSet<SubfileRef>,
 }
 
@@ -228,6 +230,11 @@ impl File {
     /// What is published of this file and not in the canonical file.
     pub fn published_view(&self) -> Arc<View> {
         self.seen().view.clone()
+    }
+
+    /// How long this node's layout is; `None` if it has none of that number.
+    pub(crate) fn own_len(&self, gen_no: u32) -> Option<u64> {
+        self.seen().own.get(&gen_no).map(|own| own.len)
     }
 
     /// The canonical file is the whole truth, as far as this node has looked.

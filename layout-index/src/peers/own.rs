@@ -1,6 +1,7 @@
 //! This node's own layouts: taken up again after a start, removed when they are drained.
 
 use super::{AskCanonical, OwnLayout, Peers, failed};
+use crate::commons::Listing;
 use crate::error::{Result, StoreError};
 use crate::file::File;
 use crate::index::SubfileRow;
@@ -26,7 +27,7 @@ impl Peers {
             };
             let own = listing.layouts.iter().filter(|(node, _)| *node == me);
             let own: Vec<u32> = own.map(|(_, gen_no)| *gen_no).collect();
-            let mut intents = listing.intents;
+            let mut intents = listing.intents.clone();
             intents.retain(|intent| intent.owner.id == me);
             if own.is_empty() && intents.is_empty() {
                 continue;
@@ -34,7 +35,7 @@ impl Peers {
             let file = file_of(&self.shared, id);
             let taken = own
                 .iter()
-                .try_for_each(|gen_no| self.resume_layout(&file, *gen_no));
+                .try_for_each(|gen_no| self.resume_layout(&file, *gen_no, &listing));
             match taken {
                 Ok(()) => {}
                 // Its opens and its drain say so too; other files are not concerned.
@@ -58,11 +59,12 @@ impl Peers {
         Ok(found)
     }
 
-    fn resume_layout(&self, file: &File, gen_no: u32) -> Result<()> {
+    fn resume_layout(&self, file: &File, gen_no: u32, listing: &Listing) -> Result<()> {
         let me = self.me();
+        let end = listing.end_of((me, gen_no));
         let bytes = self
             .commons
-            .read_layout(file.id(), me, gen_no, 0, LONGEST)
+            .read_layout(file.id(), me, gen_no, 0, LONGEST.min(end as usize))
             .map_err(|e| failed("reading this node's layout of", file, e))?;
         let Some(bytes) = bytes else {
             return Ok(());
@@ -74,7 +76,10 @@ impl Peers {
         };
         let parsed = layout::parse(&bytes, 0, &id);
         self.remember(file, &parsed.handle);
-        let mut own = OwnLayout::default();
+        let mut own = OwnLayout {
+            sealed: end != u64::MAX,
+            ..OwnLayout::default()
+        };
         for (end, batch) in &parsed.batches {
             own.len = *end;
             own.subfiles.extend(batch.subfiles().iter().cloned());
@@ -85,7 +90,8 @@ impl Peers {
         }
         let mut seen = file.seen();
         match parsed.tail {
-            Tail::Complete => seen.current = Some(gen_no),
+            Tail::Complete if !own.sealed => seen.current = Some(gen_no),
+            Tail::Complete => {}
             // An append that did not finish: nothing was promised, and nothing goes behind it.
             Tail::Incomplete => {}
             Tail::Damaged { at, why } => {
@@ -197,13 +203,20 @@ impl Peers {
             return Ok(());
         }
         self.shared.log.sync()?;
+        // Removing one that somebody still writes to would wait for that.
         gens.iter()
+            .filter(|gen_no| !self.commons.is_written(file.id(), **gen_no))
             .try_for_each(|gen_no| self.drop_layout(file, *gen_no))
     }
 
     fn drop_layout(&self, file: &File, gen_no: u32) -> Result<()> {
+        let sealed = {
+            let seen = file.seen();
+            let own = seen.own.get(&gen_no).filter(|own| own.sealed);
+            own.map(|own| own.len)
+        };
         self.commons
-            .remove_layout(file.id(), self.me(), gen_no)
+            .remove_layout(file.id(), self.me(), gen_no, sealed)
             .map_err(|e| failed("removing a drained layout of", file, e))?;
         let own = {
             let mut seen = file.seen();

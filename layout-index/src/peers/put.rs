@@ -1,6 +1,7 @@
 //! Publishing: steps 2 to 7 of it. The bytes are in subfiles already, or few.
 
 use super::{AskCanonical, OwnLayout, Peers, failed};
+use crate::commons::{PLACES, Patience};
 use crate::error::{Result, StoreError};
 use crate::extent::Place;
 use crate::file::{Capture, File, Source};
@@ -57,22 +58,7 @@ impl Peers {
         }
         let epoch = Epoch(seen_epoch.0 + 1);
         let batch = self.build(file, capture, epoch)?;
-        let (gen_no, at) = self.own_layout(file);
-        let id = LayoutId {
-            file: file.id(),
-            node: self.me(),
-            generation: gen_no,
-        };
-        let mut bytes = Vec::new();
-        if at == 0 {
-            bytes.extend(id.header(&file.hint().handle));
-        }
-        bytes.extend(batch.encode(&id).map_err(|e| unusable(file, e))?);
-        let end = at + bytes.len() as u64;
-        self.hold_subfiles(file, gen_no, batch.subfiles());
-        self.commons
-            .append_layout(file.id(), gen_no, at, &bytes)
-            .map_err(|e| failed("publishing", file, e))?;
+        let (gen_no, end) = self.append(file, &batch)?;
         {
             let mut seen = file.seen();
             let mut view = (*seen.view).clone();
@@ -86,6 +72,57 @@ impl Peers {
         self.commons
             .touch(file.id())
             .map_err(|e| failed("publishing", file, e))
+    }
+
+    /// Appends the batch to this node's layout, or where that cannot be written, to another one.
+    /// Says to which, and where it ends in it.
+    fn append(&self, file: &File, batch: &Batch) -> Result<(u32, u64)> {
+        let mut place = 1;
+        loop {
+            let (gen_no, at) = self.own_layout(file);
+            let id = LayoutId {
+                file: file.id(),
+                node: self.me(),
+                generation: gen_no,
+            };
+            let mut bytes = Vec::new();
+            if at == 0 {
+                bytes.extend(id.header(&file.hint().handle));
+            }
+            bytes.extend(batch.encode(&id).map_err(|e| unusable(file, e))?);
+            self.hold_subfiles(file, gen_no, batch.subfiles());
+            let appended = self
+                .commons
+                .append_layout(file.id(), gen_no, at, &bytes, Patience::at(place))
+                .map_err(|e| failed("publishing", file, e));
+            let Err(error) = appended else {
+                return Ok((gen_no, at + bytes.len() as u64));
+            };
+            self.abandon(file, gen_no, at)?;
+            if place == PLACES {
+                return Err(error);
+            }
+            tracing::warn!(file = %file.id(), %error, "what is published of it goes to another layout");
+            place += 1;
+        }
+    }
+
+    /// An append failed, and may still come true: the layout ends before it.
+    fn abandon(&self, file: &File, gen_no: u32, at: u64) -> Result<()> {
+        let (commons, id) = (&self.commons, file.id());
+        match at == 0 && !commons.is_written(id, gen_no) {
+            true => commons.remove_layout(id, self.me(), gen_no, None),
+            false => commons.seal_layout(id, gen_no, at),
+        }
+        .map_err(|e| failed("sealing a layout of", file, e))?;
+        let mut seen = file.seen();
+        seen.current = None;
+        if at == 0 {
+            seen.own.remove(&gen_no);
+        } else if let Some(own) = seen.own.get_mut(&gen_no) {
+            own.sealed = true;
+        }
+        Ok(())
     }
 
     fn build(&self, file: &File, capture: &Capture, epoch: Epoch) -> Result<Batch> {

@@ -101,7 +101,8 @@ pub fn survey_file(commons: &Commons, id: FileId) -> io::Result<Option<SurveyedF
         }
     }
     for (node, generation) in &listing.layouts {
-        survey_layout(commons, &view, &mut file, *node, *generation)?;
+        let end = listing.end_of((*node, *generation));
+        survey_layout(commons, &view, &mut file, (*node, *generation), end)?;
     }
     Ok(Some(file))
 }
@@ -110,10 +111,11 @@ fn survey_layout(
     commons: &Commons,
     view: &View,
     file: &mut SurveyedFile,
-    node: NodeId,
-    generation: u32,
+    (node, generation): (NodeId, u32),
+    end: u64,
 ) -> io::Result<()> {
-    let Some(bytes) = commons.read_layout(file.id, node, generation, 0, LONGEST)? else {
+    let longest = LONGEST.min(end as usize);
+    let Some(bytes) = commons.read_layout(file.id, node, generation, 0, longest)? else {
         return Ok(());
     };
     let id = LayoutId {

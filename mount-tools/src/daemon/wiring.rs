@@ -5,20 +5,24 @@ use super::lifecycle::{Unmount, UnmountFailure};
 use super::verbs::Names;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
-use flusher::ost::{self, Fleet, Kind, Provider, ProviderError};
+use flusher::ost::{self, Fleet, Kind, Ost, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
     Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement,
     Prefetched, Publisher, UnmountError,
 };
-use layout_index::commons::{Commons, Owner};
+use layout_index::commons::{Commons, Owner, Placing};
 use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+/// Stripes of files that have one only.
+const UNIT: u64 = 1 << 20;
 
 /// A running mount.
 pub struct Parts {
@@ -99,6 +103,14 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
         Some(s) => Some(join(&backing, &store, s.lease, s.visibility_timeout)?),
         None => None,
     };
+    if let (Some((peers, _)), Some(fleet)) = (&joined, &fleet) {
+        // Not all nodes begin with the same target.
+        let next = AtomicUsize::new(store.id().0 as usize);
+        let fleet = fleet.clone();
+        peers
+            .commons()
+            .set_placing(Arc::new(Spreading { fleet, next }));
+    }
     let (peers, owed) = joined.map_or((None, Vec::new()), |(peers, owed)| (Some(peers), owed));
     let osts = osts(fleet.as_ref(), peers.clone(), &settings.backing);
     let others = settings.sharing.as_ref().zip(peers.clone());
@@ -195,18 +207,46 @@ impl Placement for Striping {
         } else {
             Vec::new()
         };
-        let provider = self.fleet.provider();
-        let placed = match provider.stripe(file, &chosen, self.unit) {
-            // It must have some place before a byte goes through this descriptor.
-            Err(error) if !chosen.is_empty() => {
-                tracing::debug!("{error}; a new file is striped as by default");
-                provider.stripe(file, &[], self.unit)
-            }
-            other => other,
-        };
-        if let Err(error) = placed {
-            tracing::debug!("{error}");
+        stripe(&self.fleet, file, &chosen, self.unit);
+    }
+}
+
+/// What nodes tell each other, each on one of the targets that are in use.
+struct Spreading {
+    fleet: Arc<Fleet>,
+    next: AtomicUsize,
+}
+
+impl Placing for Spreading {
+    fn create_flags(&self) -> i32 {
+        self.fleet.provider().create_flags()
+    }
+
+    fn place(&self, file: BorrowedFd<'_>) {
+        let chosen = self.fleet.chosen();
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % chosen.len().max(1);
+        let one = chosen.get(turn..=turn).unwrap_or_default();
+        stripe(&self.fleet, file, one, UNIT);
+    }
+
+    fn deadline(&self) -> Duration {
+        self.fleet.settings().deadline
+    }
+}
+
+/// Wherever they are wished, or where the file system likes.
+fn stripe(fleet: &Fleet, file: BorrowedFd<'_>, osts: &[Ost], unit: u64) {
+    let provider = fleet.provider();
+    let placed = match provider.stripe(file, osts, unit) {
+        // It must have some place before a byte goes through this descriptor.
+        Err(error) if !osts.is_empty() => {
+            tracing::debug!("{error}; a new file is striped as by default");
+            provider.stripe(file, &[], unit)
         }
+        other => other,
+    };
+    if let Err(error) = placed {
+        tracing::debug!("{error}");
     }
 }
 

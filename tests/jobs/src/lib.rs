@@ -12,7 +12,7 @@ mod rig;
 
 pub use compare::{Tool, assert_same_tree};
 pub use programs::{Program, program};
-pub use rig::{Rig, ranks};
+pub use rig::{Rig, job, ranks};
 
 /// Further arguments of the kernels, for longer runs: `FOREBAY_KERNEL_ARGS="--paper --steps 4"`.
 pub fn kernel_arguments() -> Vec<String> {

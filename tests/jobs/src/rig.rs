@@ -22,6 +22,15 @@ pub fn ranks(nodes: usize) -> usize {
 /// processors most of the time is gone with that.
 const FEW: usize = 4;
 
+/// A job of one of the programs on these nodes, also with more ranks than processors.
+pub fn job(cluster: &Cluster, mpi: Mpi, ranks: usize) -> Job<'_> {
+    let job = cluster.job(mpi, ranks);
+    match mpi {
+        Mpi::Mpich => job.env("LD_PRELOAD", yielding()),
+        Mpi::OpenMpi => job,
+    }
+}
+
 pub struct Rig {
     pub cluster: Cluster,
     allowed: Vec<String>,
@@ -70,11 +79,7 @@ impl Rig {
 
     /// A job on these nodes.
     pub fn job(&self, mpi: Mpi, ranks: usize) -> Job<'_> {
-        let job = self.cluster.job(mpi, ranks);
-        match mpi {
-            Mpi::Mpich => job.env("LD_PRELOAD", yielding()),
-            Mpi::OpenMpi => job,
-        }
+        job(&self.cluster, mpi, ranks)
     }
 
     /// Makes both directories.

@@ -9,7 +9,8 @@ use std::path::Path;
 enum Logged {
     No,
     Yes,
-    /// Written by an operation that was cut short, or zeroed by growing the file.
+    /// Written by an operation that was cut short, zeroed by growing the file, or zeros that may have
+    /// found nothing there and are no data then (S2.11).
     Maybe,
 }
 
@@ -114,7 +115,13 @@ impl Judge {
                     known.logged.resize(end, Logged::No);
                 }
                 known.data[start..end].copy_from_slice(&data);
-                known.logged[start..end].fill(Logged::Yes);
+                let may_be_nothing = data.iter().all(|byte| *byte == 0);
+                for logged in &mut known.logged[start..end] {
+                    *logged = match *logged {
+                        Logged::No | Logged::Maybe if may_be_nothing => Logged::Maybe,
+                        _ => Logged::Yes,
+                    };
+                }
             }
         }
     }
@@ -312,6 +319,21 @@ mod tests {
             .expect("a part of what was cut short is fine");
         std::fs::remove_file(dir.path().join("f")).expect("remove");
         judge_of(&two).inspect(dir.path()).expect_err("a lost file");
+    }
+
+    /// S2.11: zeros where nothing was need not be in the log, over bytes that are there they are.
+    #[test]
+    fn counts_on_zeros_only_over_data() {
+        let zero = (0..).find(|seq| content(7, 1, *seq, 1) == [0]);
+        let seq = zero.expect("one byte in 256 is a zero");
+        let write = |seq, at, len| [begin(seq, Act::Write { at, len }), Note::Done { seq }];
+        let sure = |list: &[Note]| judge_of(list).files["f"].count(Logged::Yes);
+        let mut list = write(seq, 3, 1).to_vec();
+        assert_eq!(sure(&list), 0, "the zero may have been written into nothing");
+        list.extend(write(seq + 1, 0, 5));
+        assert_eq!(sure(&list), 5);
+        list.extend(write(seq, 3, 1));
+        assert_eq!(sure(&list), 5, "the zero replaces a byte");
     }
 
     #[test]

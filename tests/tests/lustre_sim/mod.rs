@@ -30,7 +30,7 @@ pub struct Lustre {
 impl Lustre {
     /// A PFS, and a bay over it that is not started. Everything goes through subfiles, and the
     /// times are so short that a test sees several of them pass.
-    pub fn new(builder: Builder, drain: Drain) -> Lustre {
+    pub fn new(builder: Builder, drain: Drain, nodes: &str) -> Lustre {
         prereq::mounting();
         let dir = tempfile::tempdir().expect("a directory");
         let mount = dir.path().join("pfs");
@@ -45,8 +45,7 @@ impl Lustre {
         let all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&mount, all).expect("open the PFS to all");
         let mut bay = Bay::with_limit(drain, Duration::from_secs(120));
-        // What targets do to a node's own data; other nodes have their own tests.
-        bay.set("nodes", "one");
+        bay.set("nodes", nodes);
         bay.set_backing(&mount)
             .env("FOREBAY_LUSTRE_ROOT", dir.path())
             .set("ost-provider", "lustre")

@@ -194,9 +194,14 @@ impl Mover {
                     }
                 }
             };
-            let disk = subfile
-                .file(&*self.targets.opener)
-                .map_err(failed("opening a subfile"))?;
+            let disk = match subfile.file(&*self.targets.opener) {
+                // Its life has ended, and nobody needed it any more: no fault of the OST.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                    slot.lock().take_if(|known| Arc::ptr_eq(known, &subfile));
+                    continue;
+                }
+                opened => opened.map_err(failed("opening a subfile"))?,
+            };
             let at = subfile
                 .reserve(&*disk, bytes.len() as u64)
                 .map_err(failed("asking the size of a subfile"))?;

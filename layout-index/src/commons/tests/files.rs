@@ -1,4 +1,5 @@
 use super::*;
+use crate::commons::Patience::Forever;
 
 #[test]
 fn what_one_node_puts_another_reads() {
@@ -8,11 +9,11 @@ fn what_one_node_puts_another_reads() {
     assert_eq!(b.list(FILE).unwrap(), None);
     assert_eq!(b.read_layout(FILE, NodeId(1), 0, 0, 10).unwrap(), None);
     assert_eq!(b.files().unwrap(), []);
-    b.remove_layout(FILE, NodeId(1), 0).unwrap();
+    b.remove_layout(FILE, NodeId(1), 0, None).unwrap();
     b.touch(FILE).unwrap();
-    a.append_layout(FILE, 0, 0, b"first").unwrap();
-    a.append_layout(FILE, 0, 5, b"second").unwrap();
-    a.append_layout(FILE, 1, 0, b"other").unwrap();
+    a.append_layout(FILE, 0, 0, b"first", Forever).unwrap();
+    a.append_layout(FILE, 0, 5, b"second", Forever).unwrap();
+    a.append_layout(FILE, 1, 0, b"other", Forever).unwrap();
     let read = |from, most| {
         b.read_layout(FILE, NodeId(1), 0, from, most)
             .unwrap()
@@ -33,8 +34,8 @@ fn what_one_node_puts_another_reads() {
     assert_eq!(listing.unfinished_plan(), Some(7));
     assert_eq!(listing.temporary, []);
     assert_eq!(b.files().unwrap(), [FILE]);
-    a.remove_layout(FILE, NodeId(1), 0).unwrap();
-    a.remove_layout(FILE, NodeId(1), 0).unwrap();
+    a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
+    a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
     assert_eq!(b.read_layout(FILE, NodeId(1), 0, 0, 10).unwrap(), None);
 }
 
@@ -78,10 +79,11 @@ fn no_two_stamps_are_the_same() {
 fn a_torn_append_is_cut_off_before_the_next() {
     let bench = Bench::new();
     let a = bench.node(1);
-    a.append_layout(FILE, 0, 0, b"whole").unwrap();
-    a.append_layout(FILE, 0, 5, b"torn and long").unwrap();
+    a.append_layout(FILE, 0, 0, b"whole", Forever).unwrap();
+    a.append_layout(FILE, 0, 5, b"torn and long", Forever)
+        .unwrap();
     let a = bench.run(1, 2);
-    a.append_layout(FILE, 0, 5, b"new").unwrap();
+    a.append_layout(FILE, 0, 5, b"new", Forever).unwrap();
     let read = a.read_layout(FILE, NodeId(1), 0, 0, 100).unwrap();
     assert_eq!(read.unwrap(), b"wholenew");
 }
@@ -91,10 +93,10 @@ fn a_torn_append_is_cut_off_before_the_next() {
 fn a_layout_that_is_gone_or_too_short_is_not_appended_to() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let gone = a.append_layout(FILE, 0, 5, b"x").unwrap_err();
+    let gone = a.append_layout(FILE, 0, 5, b"x", Forever).unwrap_err();
     assert_eq!(gone.kind(), io::ErrorKind::NotFound);
-    a.append_layout(FILE, 0, 0, b"abc").unwrap();
-    let short = a.append_layout(FILE, 0, 5, b"x").unwrap_err();
+    a.append_layout(FILE, 0, 0, b"abc", Forever).unwrap();
+    let short = a.append_layout(FILE, 0, 5, b"x", Forever).unwrap_err();
     assert_eq!(short.kind(), io::ErrorKind::InvalidData);
     let read = a.read_layout(FILE, NodeId(1), 0, 0, 100).unwrap();
     assert_eq!(read.unwrap(), b"abc");
@@ -109,7 +111,7 @@ fn a_removed_directory_is_made_again() {
     for _ in 0..3 {
         std::fs::remove_dir_all(bench.of_file("")).unwrap();
         a.intend(FILE).unwrap();
-        a.append_layout(FILE, 0, 0, b"x").unwrap();
+        a.append_layout(FILE, 0, 0, b"x", Forever).unwrap();
         assert_eq!(bench.names().len(), 2);
     }
     std::fs::remove_dir_all(bench.of_file("")).unwrap();
@@ -136,9 +138,9 @@ fn calls_are_as_few_as_promised() {
     assert_eq!((none, made), (None, vec!["stat"]));
     let (_, made) = calls::of(|| a.intend(FILE).unwrap());
     assert_eq!(made, ["link", "utime"]);
-    a.append_layout(FILE, 0, 0, b"x").unwrap();
+    a.append_layout(FILE, 0, 0, b"x", Forever).unwrap();
     let (_, made) = calls::of(|| {
-        a.append_layout(FILE, 0, 1, b"y").unwrap();
+        a.append_layout(FILE, 0, 1, b"y", Forever).unwrap();
         a.touch(FILE).unwrap();
     });
     // It is looked at before it is opened, and once more after that.

@@ -1,6 +1,7 @@
 //! Things that no node puts there. None is followed, opened or waited for; each is named.
 
 use super::*;
+use crate::commons::Patience::Forever;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 /// Outside of the shared directory, and to stay as it is.
@@ -64,11 +65,11 @@ fn a_link_in_the_place_of_a_file_s_directory_leads_nowhere() {
             a.stamp(FILE).map(drop),
             a.list(FILE).map(drop),
             a.intend(FILE).map(drop),
-            a.append_layout(FILE, 0, 0, b"x"),
+            a.append_layout(FILE, 0, 0, b"x", Forever),
             a.read_layout(FILE, NodeId(1), 0, 0, 9).map(drop),
             a.take_term(FILE).map(drop),
             a.put_plan(FILE, 1, b"x"),
-            a.remove_layout(FILE, NodeId(1), 0),
+            a.remove_layout(FILE, NodeId(1), 0, None),
         ] {
             assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::NotADirectory);
         }
@@ -117,7 +118,7 @@ fn what_is_no_plain_file_is_not_opened() {
     let bench = Bench::new();
     let outside = outside(&bench);
     let a = bench.node(1);
-    a.append_layout(FILE, 0, 0, b"x").unwrap();
+    a.append_layout(FILE, 0, 0, b"x", Forever).unwrap();
     let name = |kind: u32| format!("l.0000000000000001.{kind:x}");
     symlink(outside.join("file"), bench.of_file(&name(1))).unwrap();
     fifo(&bench.of_file(&name(2)));
@@ -140,8 +141,8 @@ fn what_is_no_plain_file_is_not_opened() {
     }
     for kind in 1..=most {
         for refused in [
-            a.append_layout(FILE, kind, 0, b"y"),
-            a.append_layout(FILE, kind, 1, b"y"),
+            a.append_layout(FILE, kind, 0, b"y", Forever),
+            a.append_layout(FILE, kind, 1, b"y", Forever),
             a.read_layout(FILE, NodeId(1), kind, 0, 9).map(drop),
         ] {
             let said = refused.unwrap_err().to_string();
@@ -175,7 +176,7 @@ fn a_huge_plan_is_not_read() {
     assert_eq!(said.kind(), io::ErrorKind::InvalidData);
     assert!(said.to_string().contains("p.3"), "{said}");
     // Only as much of a layout is read as was asked for.
-    a.append_layout(FILE, 0, 0, b"x").unwrap();
+    a.append_layout(FILE, 0, 0, b"x", Forever).unwrap();
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(bench.of_file("l.0000000000000001.0"));

@@ -1,4 +1,5 @@
 use super::*;
+use crate::commons::Patience::Forever;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ fn round(node: &Commons) -> u64 {
 fn only_what_counts_is_left_of_older_terms() {
     let bench = Bench::new();
     let a = bench.node(1);
-    a.append_layout(FILE, 0, 0, b"x").unwrap();
+    a.append_layout(FILE, 0, 0, b"x", Forever).unwrap();
     for _ in 0..3 {
         let term = round(&a);
         a.end_term(FILE, term).unwrap();
@@ -37,7 +38,7 @@ fn only_what_counts_is_left_of_older_terms() {
     assert_eq!(bench.names(), expected);
     assert!(a.holds(FILE, term));
     std::fs::remove_file(bench.of_file("t.0000000000000001.100000000")).unwrap();
-    a.remove_layout(FILE, NodeId(1), 0).unwrap();
+    a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
     assert!(a.tidy(FILE, term).unwrap());
     assert!(!bench.of_file("").exists() && !a.holds(FILE, term));
     a.end_term(FILE, term).unwrap();
@@ -76,10 +77,10 @@ fn layouts_intents_and_strange_names_keep_the_directory() {
     let term = round(&a);
     let intent = b.intend(FILE).unwrap();
     assert!(!a.tidy(FILE, term).unwrap());
-    b.append_layout(FILE, 0, 0, b"x").unwrap();
+    b.append_layout(FILE, 0, 0, b"x", Forever).unwrap();
     b.fulfil(FILE, &[intent]).unwrap();
     assert!(!a.tidy(FILE, term).unwrap());
-    b.remove_layout(FILE, NodeId(2), 0).unwrap();
+    b.remove_layout(FILE, NodeId(2), 0, None).unwrap();
     std::fs::write(bench.of_file("strange"), "kept").unwrap();
     assert!(!a.tidy(FILE, term).unwrap());
     assert_eq!(a.list(FILE).unwrap().unwrap().strange, ["strange"]);
@@ -129,14 +130,14 @@ fn a_newcomer_loses_nothing() {
             assert_ne!(b.stamp(FILE).unwrap(), before);
             let intents = b.list(FILE).unwrap().unwrap().intents;
             assert_eq!(intents, [intent]);
-            b.append_layout(FILE, number, 0, b"bytes").unwrap();
+            b.append_layout(FILE, number, 0, b"bytes", Forever).unwrap();
             b.touch(FILE).unwrap();
             b.fulfil(FILE, &[intent]).unwrap();
             let layouts = b.list(FILE).unwrap().unwrap().layouts;
             assert_eq!(layouts, [(NodeId(2), number)]);
             let read = b.read_layout(FILE, NodeId(2), number, 0, 9).unwrap();
             assert_eq!(read.unwrap(), b"bytes");
-            b.remove_layout(FILE, NodeId(2), number).unwrap();
+            b.remove_layout(FILE, NodeId(2), number, None).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
         tidier.join().unwrap()

@@ -1,0 +1,146 @@
+//! The bytes of files in the shared directory: on which storage target they lie, and how long
+//! writing them may take.
+//!
+//! Names, links and times are the metadata server's, and work whatever becomes of a storage target.
+//! Layouts, plans and bases have bytes, and those are somewhere. So new ones are put on a target
+//! that is in use ([`Placing`]), and whoever writes to one waits for so long and then writes another,
+//! elsewhere. What is written late is never seen: the file was sealed or has lost its name by then.
+//! If several places do not answer, it is the file system that is slow, and the last one is waited for.
+//!
+//! Reading waits for as long as the file system does: what another node says of a file cannot be
+//! had elsewhere.
+
+use super::{Commons, nodes};
+use crate::beneath::remove_from;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// How often something is written, each time elsewhere.
+pub const PLACES: usize = 4;
+
+/// Whether there is another place, or this is the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    UntilDeadline,
+    Forever,
+}
+
+impl Patience {
+    /// At the `place`-th place, from 1 on.
+    pub fn at(place: usize) -> Patience {
+        match place < PLACES {
+            true => Patience::UntilDeadline,
+            false => Patience::Forever,
+        }
+    }
+}
+
+/// Who knows where bytes are taken.
+pub trait Placing: Send + Sync {
+    /// Flags for the call that makes the file, so that its place can still be chosen.
+    fn create_flags(&self) -> i32;
+    /// Gives a file without bytes its place: with each call another one, where there are several.
+    fn place(&self, file: BorrowedFd<'_>);
+    /// How long a target has for an answer.
+    fn deadline(&self) -> Duration;
+}
+
+type Act = Box<dyn FnOnce() + Send>;
+
+/// Threads that wait for the file system in somebody's place. One that hangs is not used again
+/// before it has come back.
+#[derive(Default)]
+pub(super) struct Waiters(Arc<Mutex<Vec<Sender<Act>>>>);
+
+impl Waiters {
+    fn hand(&self, act: Act) -> io::Result<()> {
+        let idle = self.0.lock().pop();
+        let waiter = match idle {
+            Some(waiter) => waiter,
+            None => start()?,
+        };
+        // Nobody else has a sender of it: a waiter ends with the list.
+        let (itself, idle) = (waiter.clone(), Arc::downgrade(&self.0));
+        let act: Act = Box::new(move || {
+            act();
+            if let Some(idle) = idle.upgrade() {
+                idle.lock().push(itself);
+            }
+        });
+        waiter.send(act).map_err(|_| ended())
+    }
+}
+
+fn start() -> io::Result<Sender<Act>> {
+    let (sender, acts) = channel::<Act>();
+    let thread = std::thread::Builder::new().name("forebay-commons".into());
+    thread.spawn(move || acts.into_iter().for_each(|act| act()))?;
+    Ok(sender)
+}
+
+fn ended() -> io::Error {
+    io::Error::other("a thread that writes to the shared directory broke off")
+}
+
+impl Commons {
+    /// From now on files are placed, and waiting for them has an end.
+    pub fn set_placing(&self, placing: Arc<dyn Placing>) {
+        if self.placing.set(placing).is_err() {
+            tracing::warn!("files in the shared directory have their places already");
+        }
+    }
+
+    /// Makes a file of this node's, where it is to be.
+    pub(super) fn create(&self, dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
+        let Some(placing) = self.placing.get() else {
+            return nodes::create(dir, name, 0);
+        };
+        let file = nodes::create(dir, name, placing.create_flags())?;
+        placing.place(file.as_fd());
+        Ok(file)
+    }
+
+    /// Does something with the bytes of a file. TimedOut: it is not done, and may be done later;
+    /// `late` follows then. The file must not be removed before: that waits for whoever writes to
+    /// it, and makes all wait who need its directory.
+    pub(super) fn in_time<T: Send + 'static>(
+        &self,
+        patience: Patience,
+        act: impl FnOnce() -> io::Result<T> + Send + 'static,
+        late: impl FnOnce() + Send + 'static,
+    ) -> io::Result<T> {
+        let placing = self.placing.get();
+        let Some(placing) = placing.filter(|_| patience == Patience::UntilDeadline) else {
+            return act();
+        };
+        let (done, answer) = channel();
+        self.waiters.hand(Box::new(move || {
+            if done.send(act()).is_err() {
+                late();
+            }
+        }))?;
+        let deadline = placing.deadline();
+        match answer.recv_timeout(deadline) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("writing to the shared directory has not come back for {deadline:?}"),
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err(ended()),
+        }
+    }
+}
+
+/// Removes what was written too late.
+pub(super) fn remove_late(dir: OwnedFd, names: &[String]) {
+    for name in names {
+        if let Err(error) = remove_from(dir.as_fd(), name) {
+            tracing::warn!(%error, "{name} was written too late and stays in the shared directory");
+        }
+    }
+}
