@@ -16,13 +16,14 @@ BENCH_ARGS ?=
 INDEX_BENCH_ARGS ?=
 OSTS_BENCH_ARGS ?=
 DEFER_BENCH_ARGS ?=
+JOBS_BENCH_ARGS ?=
 
 OUT := $(or $(CARGO_TARGET_DIR),target)/release
 # Chooses between the system's RocksDB and the bundled one when a recipe runs, not when this file
 # is read: `make deps` may install the library in between.
 ENV = source scripts/rocksdb-env.sh $(if $(BUNDLED),bundled) &&
 
-.PHONY: help deps test-deps build test lint fmt soak bench index-bench bench-osts bench-defer demo install uninstall clean env
+.PHONY: help deps test-deps build test lint fmt soak bench index-bench bench-osts bench-defer bench-jobs demo install uninstall clean env
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/\$$\$$/, "$$"); printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -64,6 +65,10 @@ bench-osts: deps ## slow OSTs and unmapped writers on the simulated file system;
 bench-defer: deps ## checkpoints between computing: deferred against publishing closes; rewrites docs/
 	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench -p pfs-sim
 	@$(OUT)/bench-defer --update-docs docs $(DEFER_BENCH_ARGS)
+
+bench-jobs: test-deps ## the papers' kernels on four nodes, directly and through Forebay; rewrites docs/
+	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench -p forebay-cluster -p pfs-sim
+	@$(OUT)/bench-jobs --update-docs docs $(JOBS_BENCH_ARGS)
 
 demo: deps ## a job on two nodes writes one shared file; watch it drain; compare every byte
 	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench -p forebay-cluster

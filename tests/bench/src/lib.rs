@@ -9,6 +9,7 @@ pub mod defer;
 pub mod fixture;
 pub mod grid;
 pub mod job;
+pub mod jobs;
 pub mod mountpoint;
 pub mod osts;
 pub mod pattern;

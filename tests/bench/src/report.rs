@@ -41,6 +41,20 @@ impl Machine {
         })
     }
 
+    /// Its cores, and how busy they are now: figures of a busy machine are provisional.
+    pub fn busy(&self) -> io::Result<String> {
+        let load = std::fs::read_to_string("/proc/loadavg")?;
+        let load = load.split(' ').next().unwrap_or_default();
+        let busy = load
+            .parse::<f64>()
+            .is_ok_and(|load| load > self.processors as f64 / 2.0);
+        Ok(format!(
+            "{} cores, load average {load} before the run{}",
+            self.processors,
+            if busy { " (busy: **provisional**)" } else { "" }
+        ))
+    }
+
     pub fn sentence(&self) -> String {
         let mut version = self.kernel.splitn(3, '.');
         let (major, minor) = (version.next().unwrap_or("?"), version.next().unwrap_or("?"));

@@ -15,6 +15,7 @@ struct Entry {
     dir: PathBuf,
     mounts: Vec<PathBuf>,
     processes: Vec<Pid>,
+    clusters: Vec<PathBuf>,
 }
 
 /// What somebody has to take down, below one temporary directory.
@@ -26,6 +27,7 @@ impl Left {
             dir: dir.to_owned(),
             mounts: Vec::new(),
             processes: Vec::new(),
+            clusters: Vec::new(),
         });
         Left(dir.to_owned())
     }
@@ -52,7 +54,12 @@ impl Left {
         self.entry(|entry| entry.processes.retain(|known| known.as_raw() != pid as i32));
     }
 
-    /// Unmounts what is still mounted. Processes are their owners' business.
+    /// The state directory of nodes that must not outlive an interruption. Call before they are made.
+    pub fn cluster(&mut self, state: &Path) {
+        self.entry(|entry| entry.clusters.push(state.to_owned()));
+    }
+
+    /// Unmounts what is still mounted. Processes and nodes are their owners' business.
     pub fn take_down(&mut self) {
         let mut mounts = Vec::new();
         self.entry(|entry| mounts.append(&mut entry.mounts));
@@ -99,6 +106,11 @@ pub fn on_signals() -> io::Result<()> {
 }
 
 fn clear(entry: &Entry) {
+    for state in &entry.clusters {
+        if let Err(failure) = forebay_cluster::end(state) {
+            eprintln!("the nodes in {}: {failure}", state.display());
+        }
+    }
     for pid in &entry.processes {
         if let Err(errno) = signal::kill(*pid, Signal::SIGKILL) {
             eprintln!("cannot end process {pid}: {errno}");

@@ -103,20 +103,13 @@ impl Cli {
     /// What the figures were measured on, and how busy that was.
     fn machine(&self) -> io::Result<String> {
         let machine = Machine::look(&self.dir, self.runs as usize, 1.0)?;
-        let load = std::fs::read_to_string("/proc/loadavg")?;
-        let load = load.split(' ').next().unwrap_or_default();
-        let busy = load
-            .parse::<f64>()
-            .is_ok_and(|load| load > machine.processors as f64 / 2.0);
         Ok(format!(
-            "{} jobs of each kind, {} checkpoints each; {} OSTs of {:.1} MiB/s; {} cores, load average {load} \
-             before the run{}.",
+            "{} jobs of each kind, {} checkpoints each; {} OSTs of {:.1} MiB/s; {}.",
             self.runs,
             self.checkpoints,
             self.osts,
             self.bandwidth as f64 / (1 << 20) as f64,
-            machine.processors,
-            if busy { " (busy: **provisional**)" } else { "" }
+            machine.busy()?
         ))
     }
 }

@@ -152,20 +152,13 @@ impl Cli {
 /// What the figures were measured on, and how busy that was.
 fn machine(cli: &Cli) -> io::Result<String> {
     let machine = Machine::look(&cli.dir, cli.runs as usize, 1.0)?;
-    let load = std::fs::read_to_string("/proc/loadavg")?;
-    let load = load.split(' ').next().unwrap_or_default();
-    let busy = load
-        .parse::<f64>()
-        .is_ok_and(|load| load > machine.processors as f64 / 2.0);
     Ok(format!(
-        "{} runs each, interleaved, seed {}; OSTs of {} MiB/s, jitter {JITTER}; file of {} MiB; {} cores, load average \
-         {load} before the run{}.",
+        "{} runs each, interleaved, seed {}; OSTs of {} MiB/s, jitter {JITTER}; file of {} MiB; {}.",
         machine.rounds,
         cli.seed,
         cli.bandwidth >> 20,
         cli.size >> 20,
-        machine.processors,
-        if busy { " (busy: **provisional**)" } else { "" }
+        machine.busy()?
     ))
 }
 

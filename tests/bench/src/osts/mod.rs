@@ -60,8 +60,13 @@ impl Reporter {
     }
 
     pub fn done(&self, line: &str) {
-        self.0.suspend(|| eprintln!("measured: {line}"));
+        self.say(&format!("measured: {line}"));
         self.0.inc(1);
+    }
+
+    /// A line that is no measurement.
+    pub fn say(&self, line: &str) {
+        self.0.suspend(|| eprintln!("{line}"));
     }
 }
 
