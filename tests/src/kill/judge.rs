@@ -329,7 +329,11 @@ mod tests {
         let write = |seq, at, len| [begin(seq, Act::Write { at, len }), Note::Done { seq }];
         let sure = |list: &[Note]| judge_of(list).files["f"].count(Logged::Yes);
         let mut list = write(seq, 3, 1).to_vec();
-        assert_eq!(sure(&list), 0, "the zero may have been written into nothing");
+        assert_eq!(
+            sure(&list),
+            0,
+            "the zero may have been written into nothing"
+        );
         list.extend(write(seq + 1, 0, 5));
         assert_eq!(sure(&list), 5);
         list.extend(write(seq, 3, 1));
