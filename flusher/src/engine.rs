@@ -75,12 +75,23 @@ impl Stuck {
         self.0.lock().insert(id, pulse);
     }
 
-    pub fn remove(&self, id: FileId) {
-        self.0.lock().remove(&id);
+    /// That phase has ended. One that it began may still hang.
+    pub fn remove(&self, id: FileId, pulse: &Arc<Pulse>) {
+        let mut all = self.0.lock();
+        if all.get(&id).is_some_and(|stuck| Arc::ptr_eq(stuck, pulse)) {
+            all.remove(&id);
+        }
     }
 
     pub fn contains(&self, id: FileId) -> bool {
-        self.0.lock().contains_key(&id)
+        self.has_other(id, None)
+    }
+
+    /// There is one that is not `own`.
+    pub fn has_other(&self, id: FileId, own: Option<&Arc<Pulse>>) -> bool {
+        let all = self.0.lock();
+        let is_own = |stuck: &Arc<Pulse>| own.is_some_and(|own| Arc::ptr_eq(stuck, own));
+        all.get(&id).is_some_and(|stuck| !is_own(stuck))
     }
 
     /// Since when it has not answered; `None` if there is no such phase, or it goes on.

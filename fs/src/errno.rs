@@ -116,7 +116,7 @@ fn store_errno(e: &StoreError) -> i32 {
         StoreError::Full => libc::ENOSPC,
         StoreError::Busy => libc::EAGAIN,
         StoreError::Io { source, .. } | StoreError::Shared { source, .. } => io_errno(source),
-        StoreError::Awaited { .. } => libc::ETIMEDOUT,
+        StoreError::Awaited { .. } | StoreError::Restless(_) => libc::ETIMEDOUT,
         StoreError::Gone(_) => libc::ESTALE,
         StoreError::Clean
         | StoreError::TrimPending

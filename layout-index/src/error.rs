@@ -84,6 +84,9 @@ pub enum StoreError {
         nodes: String,
         seconds: f64,
     },
+    /// It was looked at again and again, and never was the same twice.
+    #[error("file {0}: other nodes publish it faster than it can be looked at; try again")]
+    Restless(FileId),
     /// What another node (or this one, earlier) wrote into the shared directory makes no sense.
     #[error(
         "file {file}: a {what} in the shared directory is damaged ({why}); nothing that it should describe is read or drained"

@@ -27,6 +27,28 @@ pub fn existing_dir(path: &Path, what: &str) -> Result<PathBuf> {
     }
 }
 
+/// The real path of a backing that is looked at itself, not through a mount.
+pub fn bare_backing(path: &Path) -> Result<PathBuf> {
+    let real = existing_dir(path, "the backing")?;
+    let mount = mountinfo::of(&real)
+        .map_err(|e| Failure::failed(format!("the mounts of this machine: {e}")))?;
+    match mount.filter(mountinfo::Mount::is_forebay) {
+        None => Ok(real),
+        Some(mount) => Err(Failure::usage(format!(
+            "{} is below the Forebay mount {}, through which the backing itself cannot be seen; do this on a machine that has it not mounted, or ask this node with `forebay status {}` (what dead nodes have published it drains by itself)",
+            path.display(),
+            mount.point.display(),
+            mount.point.display()
+        ))),
+    }
+}
+
+/// The real paths of storage targets, by which all nodes know them.
+pub fn osts(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let real = |path: &PathBuf| existing_dir(path, "the storage target");
+    paths.iter().map(real).collect()
+}
+
 fn missing(path: &Path, what: &str, error: &io::Error) -> Failure {
     let path = path.display();
     Failure::usage(match error.raw_os_error() {

@@ -85,11 +85,7 @@ impl MountSettings {
         };
         let store = checks::store_path(store)?;
         checks::apart(&store, &backing, &mount)?;
-        let osts: Vec<PathBuf> = keys
-            .ost
-            .iter()
-            .map(|ost| checks::existing_dir(ost, "the storage target"))
-            .collect::<Result<_>>()?;
+        let osts = checks::osts(&keys.ost)?;
         let ost_provider = keys.ost_provider.unwrap_or_default();
         flusher::ost::check(ost_provider, &osts).map_err(|e| Failure::usage(e.to_string()))?;
         let node = node(&keys)?;

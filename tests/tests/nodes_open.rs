@@ -69,6 +69,23 @@ fn reads_see_what_others_have_synced() {
     }
 }
 
+/// S2.11: "On this node nothing of that shows": what was written after a read past the end, and is then
+/// written over with zeros, is zeros; also where a second, shorter read followed the first.
+#[test]
+fn zeros_over_what_was_written_since_are_a_write() {
+    for drain in BOTH {
+        let (cluster, files) = opened(drain, &[1; 100_000]);
+        assert_eq!(read(&files[0], 0, 1 << 20).len(), 100_000);
+        assert_eq!(read(&files[0], 100_000, 4096).len(), 0);
+        let mut want = vec![1; 100_000];
+        want.resize(300_000, 0);
+        files[0].write_all_at(&[2; 100_000], 200_000).unwrap();
+        files[0].write_all_at(&[0; 100_000], 200_000).unwrap();
+        assert_same("zeros", &read(&files[0], 0, 1 << 20), &want);
+        end(cluster, files, &want);
+    }
+}
+
 /// S2.11: "bytes that a write leaves as they were read": each node changes its own bytes, by reading
 /// ranges and writing them back with the others' as they were on this node at some time.
 #[test]

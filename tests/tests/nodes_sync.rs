@@ -220,6 +220,8 @@ fn nothing_behind_a_seal_is_seen() {
     sys::write_all_at(&file, &new, 0).expect("write");
     sys::close(file).expect("close");
     assert!(layout.metadata().expect("a layout").len() > end);
+    // Also by who had read it before the seal was there.
+    assert_same("before the seal", &get(cluster.bay(1).path("f")), &new);
     cluster.bay_mut(0).kill();
     let name = layout.file_name().and_then(|name| name.to_str());
     let name = name.and_then(|name| name.strip_prefix('l')).expect("l.…");

@@ -10,7 +10,7 @@ use forebay_tests::bay::{Drain, assert_same, get, put};
 use forebay_tests::cli::{OK, code};
 use forebay_tests::rng::Rng;
 use lustre_sim::{Lustre, MIB, in_background, in_time};
-use pfs_sim::{Change, Failure, Sim};
+use pfs_sim::{Builder, Change, Failure, Sim};
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write;
@@ -30,6 +30,10 @@ forebay_tests::with_one_node_and_many!(
 /// Four OSTs that are all alike; canonical files are striped over all of them.
 fn four(drain: Drain, nodes: &str) -> Lustre {
     let builder = Sim::builder().osts(4).bandwidth("50M").stripe("1M", 4);
+    over(builder, drain, nodes)
+}
+
+fn over(builder: Builder, drain: Drain, nodes: &str) -> Lustre {
     let mut lustre = Lustre::new(builder, drain, nodes);
     lustre.bay.set("probe", "off");
     lustre.bay.allow_log("dropped: OST 2");
@@ -175,6 +179,50 @@ fn a_file_on_a_hanging_ost_is_served_from_subfiles_elsewhere(nodes: &str) {
     lustre.has_all("old", &want);
     lustre.until("the OST is used again", |status| {
         status.chosen() == [0, 1, 2, 3] && status.errors().is_empty()
+    });
+    lustre.finish();
+}
+
+/// S9.5: what a node tells the others goes to another target when one does not answer, and when all of it is
+/// drained, nothing of the file is waited for: not even whoever still hangs in writing to its layout.
+#[test]
+fn a_layout_on_a_hanging_ost_holds_up_no_drain() {
+    let builder = Sim::builder().osts(4).bandwidth("50M").stripe("1M", 1);
+    let mut lustre = over(builder, Drain::Never, "many");
+    lustre.bay.set("close", "publish");
+    lustre.start();
+    // Made below, where the file system deals one OST to each.
+    let mut names: Vec<String> = (0..12).map(|n| format!("f{n}")).collect();
+    names.retain(|name| {
+        let below = lustre.bay.canonical(name);
+        put(&below, b"");
+        lustre.striped_over(&below) != [BROKEN]
+    });
+    let write = |at: usize, bytes: [u8; 100]| {
+        let paths: Vec<PathBuf> = names.iter().map(|name| lustre.bay.path(name)).collect();
+        let written = in_background(move || {
+            for path in paths {
+                let file = File::options().write(true).open(path).expect("open");
+                file.write_all_at(&bytes, at as u64).expect("write");
+            }
+        });
+        in_time("writing and publishing", written);
+    };
+    write(0, [1; 100]);
+    let on_broken = lustre.layouts_on(BROKEN);
+    assert_ne!(on_broken, 0, "no layout is on OST {BROKEN}");
+    lustre.fail(BROKEN, Failure::Hang);
+    write(100, [2; 100]);
+    let want = [[1; 100], [2; 100]].concat();
+    for name in &names {
+        let out = lustre.drain(name, &["--wait", "--timeout", "20s"]);
+        assert_eq!(code(&out), OK, "{name}: {out:?}");
+        lustre.has_all(name, &want);
+    }
+    assert_eq!(lustre.layouts_on(BROKEN), on_broken, "they hang no more");
+    lustre.fail(BROKEN, Failure::None);
+    lustre.until("they are gone when they have come back", |_| {
+        lustre.layouts_on(BROKEN) == 0
     });
     lustre.finish();
 }

@@ -5,7 +5,7 @@
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get};
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw};
 use forebay_tests::rng::Rng;
 use nodes_pair::{MIB, Shared};
 use pfs_sim::{Sim, Tally};
@@ -95,6 +95,35 @@ fn with_many_nodes_each_byte_is_drained_once() {
     let most = (STRIPES * MIB + (256 << 10)) as u64;
     assert!(seen.bytes_written <= most, "{seen:?}");
     bay.umount();
+}
+
+/// S6.5: "sizes that a job sets reach the file system below with the drain": also through a handle that
+/// reads and writes, as MPI libraries have it, before the first byte is written, and of a file that is
+/// there already. (Other nodes hear of them at once, S2.12.)
+#[test]
+fn sizes_are_set_below_by_the_drain() {
+    for nodes in ["one", "many"] {
+        let shared = shared();
+        let mut bay = start(&shared, nodes, Drain::OnClose);
+        let old = Rng::new(4).bytes(2 * MIB);
+        std::fs::write(shared.canonical("f.h5"), &old).expect("write below");
+        let file = open_rw(bay.path("f.h5"));
+        let below = || {
+            let meta = std::fs::metadata(shared.canonical("f.h5"));
+            meta.expect("stat").len()
+        };
+        for size in [MIB, 5 * MIB, 3 * MIB] {
+            file.set_len(size as u64).expect("set the size");
+            assert_eq!(below(), old.len() as u64, "{nodes}: {size}");
+            assert_eq!(file.metadata().expect("stat").len(), size as u64);
+        }
+        let mut want = old[..MIB].to_vec();
+        want.resize(3 * MIB, 0);
+        drop(file);
+        bay.drain();
+        assert_same("canonical", &get(shared.canonical("f.h5")), &want);
+        bay.umount();
+    }
 }
 
 /// While the file stays open, whole stripes leave the store and headers do not: what is rewritten

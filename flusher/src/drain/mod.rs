@@ -120,17 +120,19 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         return Outcome::Clean;
     }
     let name = trouble::name_of(&file);
-    by_itself(&shared, &file, &name, scope, None).await
+    by_itself(&shared, &file, &name, scope, None, None).await
 }
 
 /// Without a thought for other nodes: there are none, or none has published anything of the file and
-/// this one has its term.
+/// this one has its term. `step` is the one that this is part of: it does not wait for itself if it was
+/// left to itself and has come to life again.
 async fn by_itself(
     shared: &Arc<Shared>,
     file: &Arc<File>,
     name: &Arc<str>,
     scope: Scope,
     held: Option<Arc<Held>>,
+    step: Option<&Arc<Pulse>>,
 ) -> Outcome {
     let to_subfiles = held.is_none() && shared.subfiles_of(file) == Subfiles::Always;
     let moved = match to_subfiles {
@@ -140,7 +142,7 @@ async fn by_itself(
             Err(halt) => return outcome(file, scope, Err(halt)),
         },
     };
-    if shared.stuck.contains(file.id()) {
+    if shared.stuck.has_other(file.id(), step) {
         return rejoin(shared, file).await;
     }
     let pulse = Arc::new(Pulse::default());
@@ -196,7 +198,7 @@ async fn by_itself(
     {
         tracing::error!(file = %file.id(), %error, "moving to subfiles broke off");
     }
-    if !shared.stuck.contains(file.id()) {
+    if !shared.stuck.has_other(file.id(), step) {
         tidy(shared, file, outcome).await;
     }
     outcome
@@ -212,12 +214,12 @@ fn leave_to_itself(
 ) {
     let patience = shared.patience();
     pulse.set_aside();
-    shared.stuck.add(file.id(), pulse);
+    shared.stuck.add(file.id(), pulse.clone());
     tracing::warn!(file = %file.id(), name = %name, "the canonical file, or a target that has data of it, has not answered for {patience:?}; the drain of it goes on when it does");
     let (shared, id) = (shared.clone(), file.id());
     tokio::spawn(async move {
         rest.await;
-        shared.stuck.remove(id);
+        shared.stuck.remove(id, &pulse);
         shared.wake(id);
     });
 }

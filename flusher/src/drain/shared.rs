@@ -83,10 +83,20 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         true => beside(&shared, together, &file, scope).await,
         false => looked_after(&shared, &file, scope).await,
     };
+    ended_with(&shared, together, &file, ended)
+}
+
+/// What comes of a step, whoever waited for it.
+fn ended_with(
+    shared: &Shared,
+    together: &Together,
+    file: &Arc<File>,
+    ended: Result<Outcome, Halt>,
+) -> Outcome {
     let outcome = match ended {
         Ok(outcome) => outcome,
         Err(Halt::Trouble(trouble)) => {
-            trouble::stick(&file, &trouble);
+            trouble::stick(file, &trouble);
             if trouble.damaged {
                 Outcome::Damaged
             } else {
@@ -96,7 +106,7 @@ pub(crate) async fn file(shared: Arc<Shared>, file: Arc<File>, scope: Scope) -> 
         Err(Halt::Stopping) => Outcome::Stopped,
     };
     match outcome {
-        Outcome::Clean | Outcome::Dirty if together.remove_idle(&file) => {
+        Outcome::Clean | Outcome::Dirty if together.remove_idle(file) => {
             file.clear_error();
             shared.canonicals.finished(file.id());
             Outcome::Clean
@@ -123,10 +133,14 @@ async fn looked_after(
             () = tokio::time::sleep(LOOK) => {}
         }
         if pulse.silent_for(shared.patience()).is_some() {
-            let this = file.clone();
+            let (there, this) = (shared.clone(), file.clone());
             leave_to_itself(shared, file, &trouble::name_of(file), pulse, async move {
-                if let Ok(Err(Halt::Trouble(trouble))) = going.await {
-                    trouble::stick(&this, &trouble);
+                let ended = going.await.unwrap_or_else(|error| {
+                    tracing::error!(file = %this.id(), %error, "a step of its drain broke off");
+                    Err(Halt::Stopping)
+                });
+                if let Some(together) = &there.together {
+                    ended_with(&there, together, &this, ended);
                 }
             });
             return Ok(Outcome::Failed);
@@ -145,7 +159,7 @@ async fn beside(
     if !file.is_clean() && !file.is_unlinked() {
         let publish = async {
             let _way = together.way(file).await;
-            publish_on(shared, together, file, scope, Pace::Limited, None).await
+            publish_on(shared, together, file, scope, Pace::Limited, Part::none()).await
         };
         match tokio::time::timeout(shared.patience(), publish).await {
             Ok(published) => published?,
@@ -179,7 +193,8 @@ async fn step(
             file.published_view().is_empty() && shared.subfiles_of(file) != Subfiles::Always;
         if let Some(held) = held.as_ref().filter(|_| alone) {
             let promises = peers.promises(file);
-            let outcome = by_itself(shared, file, &name, scope, Some(held.clone())).await;
+            let outcome =
+                by_itself(shared, file, &name, scope, Some(held.clone()), Some(pulse)).await;
             if outcome == Outcome::Clean {
                 keep(peers, file, &name, promises).await?;
             }
@@ -188,32 +203,54 @@ async fn step(
                 return Ok(outcome);
             }
         }
-        unpublished =
-            match publish_on(shared, together, file, scope, Pace::Limited, held.as_ref()).await {
-                Err(Halt::Trouble(trouble)) => Some(trouble),
-                other => {
-                    other?;
-                    None
-                }
-            };
+        let part = Part {
+            held: held.as_ref(),
+            step: Some(pulse),
+        };
+        unpublished = match publish_on(shared, together, file, scope, Pace::Limited, part).await {
+            Err(Halt::Trouble(trouble)) => Some(trouble),
+            other => {
+                other?;
+                None
+            }
+        };
     } else if peers.owes(file) {
         let promises = peers.promises(file);
         keep(peers, file, &name, promises).await?;
     }
     drop(way);
+    let had_some = !file.published_view().is_empty();
     let round = round::go(shared, file, &name, held.clone(), pulse).await?;
     reclaim(peers, file, &name).await?;
     if held.is_none() && !peers.has_part(file) {
         // The last one to go clears up: whoever has the term does so when it ends.
         drop(take_term(peers, file, &name).await?);
     }
+    let made_room = had_some && round == Round::Over;
+    if let Some(trouble) = unpublished.filter(|_| !made_room) {
+        return Err(Halt::Trouble(trouble));
+    }
     if round == Round::Others {
-        if let Some(trouble) = unpublished {
-            return Err(Halt::Trouble(trouble));
-        }
         shared.sleep(LOOK_AGAIN).await;
     }
     Ok(Outcome::Dirty)
+}
+
+/// What a publication is part of.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    /// The term, if its step has it.
+    held: Option<&'a Arc<Held>>,
+    step: Option<&'a Arc<Pulse>>,
+}
+
+impl Part<'_> {
+    fn none() -> Self {
+        Part {
+            held: None,
+            step: None,
+        }
+    }
 }
 
 async fn take_term(
@@ -221,16 +258,20 @@ async fn take_term(
     file: &Arc<File>,
     name: &str,
 ) -> Result<Option<Arc<Held>>, Halt> {
-    let (there, id) = (peers.clone(), file.id());
-    let taken = blocking(move || there.commons().take_term(id)).await?;
-    Ok(match taken.map_err(|e| directory(name, &e))? {
-        TermAttempt::Mine(term) => Some(Arc::new(Held {
-            peers: peers.clone(),
-            file: file.id(),
-            term: term.number,
-        })),
-        TermAttempt::Held(_) => None,
-    })
+    let (peers, file) = (peers.clone(), file.id());
+    // Made where it is taken: if nobody waits for it any more, it ends at once.
+    let taken = blocking(move || {
+        let taken = peers.commons().take_term(file)?;
+        Ok(match taken {
+            TermAttempt::Mine(term) => Some(Arc::new(Held {
+                peers,
+                file,
+                term: term.number,
+            })),
+            TermAttempt::Held(_) => None,
+        })
+    });
+    taken.await?.map_err(|e| directory(name, &e))
 }
 
 async fn keep(
@@ -319,17 +360,17 @@ pub(crate) async fn publish(
     together.add(file, false);
     let _hurry = (pace == Pace::Full).then(|| shared.hurry(file.id()));
     let _way = together.way(file).await;
-    publish_on(shared, together, file, scope, pace, None).await
+    publish_on(shared, together, file, scope, pace, Part::none()).await
 }
 
-/// The same for who has the way, and perhaps the term.
+/// The same for who has the way.
 async fn publish_on(
     shared: &Arc<Shared>,
     together: &Together,
     file: &Arc<File>,
     scope: Scope,
     pace: Pace,
-    held: Option<&Arc<Held>>,
+    part: Part<'_>,
 ) -> Result<(), Halt> {
     let name = trouble::name_of(file);
     let mut crowded = false;
@@ -362,7 +403,7 @@ async fn publish_on(
             }
             Some(Moved::Not) => {}
         }
-        if straight(shared, together, file, &name, held).await? {
+        if straight(shared, together, file, &name, part).await? {
             return Ok(());
         }
     }
@@ -392,11 +433,11 @@ async fn straight(
     together: &Together,
     file: &Arc<File>,
     name: &Arc<str>,
-    held: Option<&Arc<Held>>,
+    part: Part<'_>,
 ) -> Result<bool, Halt> {
     let deadline = Instant::now() + shared.patience();
     while Instant::now() < deadline && !file.is_clean() {
-        let taken = match held {
+        let taken = match part.held {
             Some(held) => Some(held.clone()),
             None => take_term(&together.peers, file, name).await?,
         };
@@ -409,7 +450,8 @@ async fn straight(
             return Ok(false);
         }
         let promises = together.peers.promises(file);
-        let outcome = by_itself(shared, file, name, Scope::Everything, Some(held)).await;
+        let all = Scope::Everything;
+        let outcome = by_itself(shared, file, name, all, Some(held), part.step).await;
         if outcome == Outcome::Clean {
             keep(&together.peers, file, name, promises).await?;
         }

@@ -137,7 +137,12 @@ pub fn stat_now(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     stat_as(fd, libc::AT_STATX_FORCE_SYNC)
 }
 
-fn stat_as(fd: BorrowedFd<'_>, sync: i32) -> io::Result<Stat> {
+/// How many names a file has. A client that has just opened it knows that; sizes are another matter.
+pub fn links(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(statx(fd, libc::AT_STATX_SYNC_AS_STAT, libc::STATX_NLINK)?.stx_nlink)
+}
+
+fn statx(fd: BorrowedFd<'_>, sync: i32, wanted: u32) -> io::Result<libc::statx> {
     let mut st = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the empty path ends in zero and `st` has room for the answer.
     done(unsafe {
@@ -145,12 +150,16 @@ fn stat_as(fd: BorrowedFd<'_>, sync: i32) -> io::Result<Stat> {
             fd.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT | sync,
-            libc::STATX_BASIC_STATS | libc::STATX_BTIME,
+            wanted,
             st.as_mut_ptr(),
         )
     })?;
     // SAFETY: the call filled it, and all of it was zeroed before.
-    let st = unsafe { st.assume_init() };
+    Ok(unsafe { st.assume_init() })
+}
+
+fn stat_as(fd: BorrowedFd<'_>, sync: i32) -> io::Result<Stat> {
+    let st = statx(fd, sync, libc::STATX_BASIC_STATS | libc::STATX_BTIME)?;
     let time = |t: libc::statx_timestamp| Time {
         sec: t.tv_sec,
         nsec: t.tv_nsec,

@@ -9,11 +9,15 @@ use super::Overlay;
 use crate::backing::sys::{self, Stat};
 use crate::backing::{AsUser, Creds};
 use crate::errno::{FsError, Result};
+use crate::handle::Handle;
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
 use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
 use layout_index::policy::Absorb;
 use layout_index::{DirtyStat, DiskFile, Exclusive, File, StoreError, Timestamp, Wait};
 use std::sync::Arc;
+
+/// Every file system has files of this size.
+const FAR: u64 = 1 << 40;
 
 impl Overlay {
     pub fn getattr(&self, node: u64) -> Result<Attr> {
@@ -171,6 +175,7 @@ impl Overlay {
         if let Some(fh) = fh {
             let handle = self.handle(fh)?;
             if handle.writable {
+                self.begin_to_resize(&handle, exclusive, size)?;
                 return self.truncate_held(inode, exclusive, &handle.canonical, size);
             }
         }
@@ -181,6 +186,27 @@ impl Overlay {
         };
         let canonical = AsUser::caller(fd, creds.clone());
         self.truncate_held(inode, exclusive, &canonical, size)
+    }
+
+    /// A job that sets the size of its file is about to write it, or has done so: that goes to the log
+    /// as the bytes do, and the file system below hears of it from the drain. (On a parallel file system
+    /// it would take a lock from every writer.) Where the store takes nothing, and where the file system
+    /// may refuse such a size, the canonical file is set at once.
+    fn begin_to_resize(
+        &self,
+        handle: &Handle,
+        exclusive: &Exclusive<'_>,
+        size: u64,
+    ) -> Result<()> {
+        let Handle { inode, file, .. } = handle;
+        if !exclusive.is_clean() || !self.absorbs(handle) || inode.is_unlinked() || size > FAR {
+            return Ok(());
+        }
+        self.inodes.keep_while(&inode.id, || true);
+        match exclusive.begin(self.introduce(inode, handle.canonical.fd(), file)?) {
+            Err(StoreError::Full | StoreError::Busy | StoreError::Failed { .. }) => Ok(()),
+            other => Ok(other?),
+        }
     }
 
     /// Cuts or extends the file. Others see a file that was emptied when this returns.

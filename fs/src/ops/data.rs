@@ -101,7 +101,7 @@ impl Overlay {
         }
     }
 
-    fn absorbs(&self, handle: &Handle) -> bool {
+    pub(super) fn absorbs(&self, handle: &Handle) -> bool {
         handle.absorbs && handle.writable && handle.passthrough.is_none()
     }
 
@@ -214,7 +214,11 @@ impl Overlay {
         if !handle.looks {
             return self.read_range(handle, range, buf);
         }
-        self.refresh(inode, file, Wait::No)?;
+        match self.refresh(inode, file, Wait::No) {
+            // What was seen last is whole, if not the newest.
+            Err(FsError::Store(StoreError::Restless(_))) if file.has_looked() => {}
+            other => other?,
+        }
         if file.kept_size().is_some() {
             self.check_kept(file, handle.canonical.fd());
         }

@@ -117,7 +117,7 @@ impl Overlay {
     /// it look the name up again, and find a newer file of that name. What is written to the
     /// removed one would be lost.
     pub(super) fn still_named(&self, inode: &Inode, canonical: BorrowedFd<'_>) -> Result<()> {
-        if self.others.is_some() && !inode.is_unlinked() && sys::stat(canonical)?.nlink == 0 {
+        if self.others.is_some() && !inode.is_unlinked() && sys::links(canonical)? == 0 {
             return Err(FsError::Stale(inode.node));
         }
         Ok(())

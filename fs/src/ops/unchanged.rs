@@ -59,7 +59,7 @@ impl Overlay {
         let (done, past_the_end) = back.transpose()?.unwrap_or((false, false));
         if !done {
             if is_zero(data) && self.is_nothing(handle, range_of(offset, data))? {
-                return self.grow(handle, offset + data.len() as u64);
+                return self.grow(handle, offset, data);
             }
             self.absorb(handle, offset, data)?;
         }
@@ -96,29 +96,31 @@ impl Overlay {
             return Ok(false);
         };
         let file = &handle.file;
-        let end = offset + data.len() as u64;
+        let range = range_of(offset, data);
         let written = self.absorb_by(handle, || {
             file.write_runs(handle.fh, offset, data, runs, watch)
         })?;
         match written {
             Some(false) => return Ok(false),
             Some(true) => {}
+            None if file.is_touched(watch, range) => return Ok(false),
             None => {
                 for run in runs {
                     self.write_through(handle, offset + run.start as u64, &data[run.clone()])?;
                 }
             }
         }
-        let reaches = || file.stat().is_some_and(|stat| stat.size >= end);
+        let reaches = || file.stat().is_some_and(|stat| stat.size >= range.end);
         match runs.last() {
             Some(last) if last.end == data.len() || reaches() => {}
-            _ => self.grow(handle, end)?,
+            _ => self.grow(handle, offset, data)?,
         }
         Ok(true)
     }
 
-    /// The file ends no earlier than `end`, and was written just now.
-    fn grow(&self, handle: &Handle, end: u64) -> Result<()> {
+    /// The file ends no earlier than `data` does, and was written just now.
+    fn grow(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let end = range_of(offset, data).end;
         let grown = self.absorb_by(handle, || {
             let exclusive = handle.file.exclusive();
             let size = handle.file.stat().ok_or(StoreError::Clean)?.size;
@@ -130,9 +132,23 @@ impl Overlay {
         })?;
         match grown {
             Some(()) => Ok(()),
-            // The store takes nothing: a last byte in the canonical file, if that has none.
-            None if sys::stat(handle.canonical.fd())?.size >= end => Ok(()),
-            None => self.write_through(handle, end - 1, &[0]),
+            None => self.grow_through(handle, end, data),
+        }
+    }
+
+    /// The store takes nothing: the last byte goes to the canonical file, if the file ends before it.
+    fn grow_through(&self, handle: &Handle, end: u64, data: &[u8]) -> Result<()> {
+        // What others have published lies over the canonical file and has an end of its own.
+        if !handle.file.published_view().is_empty() {
+            self.settle(&handle.file)?;
+        }
+        let size = match handle.file.shown() {
+            Some(shown) => shown.size,
+            None => sys::stat(handle.canonical.fd())?.size,
+        };
+        match data.last_chunk::<1>() {
+            Some(last) if size < end => self.write_through(handle, end - 1, last),
+            _ => Ok(()),
         }
     }
 }

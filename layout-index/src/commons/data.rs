@@ -4,8 +4,12 @@
 //! Names, links and times are the metadata server's, and work whatever becomes of a storage target.
 //! Layouts, plans and bases have bytes, and those are somewhere. So new ones are put on a target
 //! that is in use ([`Placing`]), and whoever writes to one waits for so long and then writes another,
-//! elsewhere. What is written late is never seen: the file was sealed or has lost its name by then.
-//! If several places do not answer, it is the file system that is slow, and the last one is waited for.
+//! elsewhere. What is written late counts for nothing: the file is sealed by then, or removed by
+//! whoever wrote it. If several places do not answer, it is the file system that is slow, and the last
+//! one is waited for.
+//!
+//! *Killed while something is late*: a temporary name is left, which whoever tidies the file removes; a
+//! layout is sealed already, or what was to be appended is still in the store and was not promised.
 //!
 //! Reading waits for as long as the file system does: what another node says of a file cannot be
 //! had elsewhere.
@@ -105,34 +109,53 @@ impl Commons {
         Ok(file)
     }
 
-    /// Does something with the bytes of a file. TimedOut: it is not done, and may be done later;
-    /// `late` follows then. The file must not be removed before: that waits for whoever writes to
-    /// it, and makes all wait who need its directory.
+    /// Does something with the bytes of a file. `None`: it has not come back in time, and may be
+    /// done later; `late` follows then. The file must not be removed before: that waits for whoever
+    /// writes to it, and makes all wait who need its directory.
     pub(super) fn in_time<T: Send + 'static>(
         &self,
         patience: Patience,
         act: impl FnOnce() -> io::Result<T> + Send + 'static,
         late: impl FnOnce() + Send + 'static,
-    ) -> io::Result<T> {
+    ) -> io::Result<Option<T>> {
         let placing = self.placing.get();
         let Some(placing) = placing.filter(|_| patience == Patience::UntilDeadline) else {
-            return act();
+            return act().map(Some);
         };
         let (done, answer) = channel();
+        // Either the answer is taken or `late` is called, never both and never neither.
+        let waits = Arc::new(Mutex::new(true));
+        let awaited = waits.clone();
         self.waiters.hand(Box::new(move || {
-            if done.send(act()).is_err() {
+            let result = act();
+            let awaited = awaited.lock();
+            let heard = *awaited && done.send(result).is_ok();
+            drop(awaited);
+            if !heard {
                 late();
             }
         }))?;
-        let deadline = placing.deadline();
-        match answer.recv_timeout(deadline) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("writing to the shared directory has not come back for {deadline:?}"),
-            )),
+        match answer.recv_timeout(placing.deadline()) {
+            Ok(result) => result.map(Some),
+            Err(RecvTimeoutError::Timeout) => {
+                let mut waits = waits.lock();
+                *waits = false;
+                answer.try_recv().ok().transpose()
+            }
             Err(RecvTimeoutError::Disconnected) => Err(ended()),
         }
+    }
+
+    /// For those who cannot go on without it.
+    pub(super) fn not_in_time(&self) -> io::Error {
+        let deadline = self.placing.get().map(|placing| placing.deadline());
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!(
+                "writing to the shared directory has not come back for {:?}",
+                deadline.unwrap_or_default()
+            ),
+        )
     }
 }
 

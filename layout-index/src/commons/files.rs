@@ -3,8 +3,8 @@
 //! # Killed in between
 //!
 //! - *Layout*: a new one has a name before it has bytes, and the name may be lost with the power
-//!   until the call returns; an append can be torn. The next append begins where the last whole
-//!   one ended, and cuts off the rest first.
+//!   until the call returns; an append can be torn. Nothing goes behind a torn one: its node goes on
+//!   in another layout.
 //! - *Seal*: it is there, and what was to be appended is in no other layout yet: the store has it.
 //! - *Plan, base*: a temporary name is left, which whoever tidies the file removes when its node
 //!   is dead; under its own name it is whole.
@@ -22,13 +22,13 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// No plan or base is longer.
 const MOST_BYTES: u64 = 64 << 20;
@@ -129,9 +129,8 @@ impl Commons {
     }
 
     /// Appends to a layout of this node what begins at byte `at` of it. Durable when it returns.
-    /// Begins one where `at` is zero; what lies beyond `at` is what an earlier append left torn.
-    /// After an error that is not the file's to wait for, it may still be written:
-    /// [`Commons::seal_layout`].
+    /// Begins one where `at` is zero. After an error some or all of it may be there, or be written
+    /// later: [`Commons::seal_layout`].
     pub fn append_layout(
         &self,
         file: FileId,
@@ -150,30 +149,25 @@ impl Commons {
                 }
                 Err(e) => return Err(e),
             };
-            if len < at {
+            if len != at {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!("it has {len} bytes, and {at} were written to it: it was damaged"),
                 ));
             }
-            if len > at {
-                crate::calls::note("truncate");
-            }
             crate::calls::note("write");
             crate::calls::note("sync");
             let bytes = bytes.clone();
             let writing = self.write_begins(file, number);
+            let late = self.after_late_append(dir, number, at, &writing)?;
             let append = move || {
-                if len > at {
-                    open.set_len(at)?;
-                }
-                open.write_all_at(&bytes, at)?;
-                let synced = open.sync_data();
+                let written = open.write_all_at(&bytes, at);
+                let synced = written.and_then(|()| open.sync_data());
                 drop(writing);
                 synced
             };
-            let late = self.after_late_append(dir, number, at)?;
-            self.in_time(patience, append, late)?;
+            let appended = self.in_time(patience, append, late)?;
+            appended.ok_or_else(|| self.not_in_time())?;
             if made { sync_open(dir) } else { Ok(()) }
         });
         match appended.map_err(|e| in_file(file, &name, e))? {
@@ -182,21 +176,35 @@ impl Commons {
         }
     }
 
+    /// What is in a layout of this node's stays there, whatever happens.
+    pub fn sync_layout(&self, file: FileId, number: u32) -> io::Result<()> {
+        let name = Name::Layout(self.me.id, number).to_string();
+        let synced = self.dirs.within(file, false, |dir| {
+            let (open, _) = open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid))?;
+            crate::calls::note("sync");
+            open.sync_data()?;
+            sync_open(dir)
+        });
+        synced.map(drop).map_err(|e| in_file(file, &name, e))
+    }
+
     /// What is left to do when an append comes back that nobody waits for any more.
-    fn after_late_append(
+    pub(super) fn after_late_append(
         &self,
         dir: BorrowedFd<'_>,
         number: u32,
         at: u64,
+        writing: &Writing,
     ) -> io::Result<impl FnOnce() + Send + 'static> {
         let dir = dir.try_clone_to_owned()?;
+        let unwanted = writing.unwanted.clone();
         let names = [
             Name::Layout(self.me.id, number).to_string(),
             Name::Seal(self.me.id, number, at).to_string(),
         ];
         Ok(move || {
-            // One that has more goes when that is drained.
-            if at == 0 {
+            // One that has more goes when that is drained: here, if it was meanwhile.
+            if at == 0 || unwanted.load(Ordering::Acquire) {
                 remove_late(dir, &names);
             }
         })
@@ -218,14 +226,28 @@ impl Commons {
         self.touch(file)
     }
 
-    fn write_begins(&self, file: FileId, number: u32) -> Writing {
-        self.writing.lock().insert((file, number));
-        Writing(self.writing.clone(), (file, number))
+    pub(super) fn write_begins(&self, file: FileId, number: u32) -> Writing {
+        let unwanted = Arc::new(AtomicBool::new(false));
+        let layout = (file, number);
+        self.writing.lock().insert(layout, unwanted.clone());
+        Writing {
+            all: self.writing.clone(),
+            layout,
+            unwanted,
+        }
     }
 
     /// Somebody may still write to this layout of this node's, although nobody waits for that.
     pub fn is_written(&self, file: FileId, number: u32) -> bool {
-        self.writing.lock().contains(&(file, number))
+        self.writing.lock().contains_key(&(file, number))
+    }
+
+    /// Nobody needs this sealed layout any more: if somebody still writes to it, that one removes it
+    /// and its seal when it comes back. False if nobody does.
+    pub fn leave_to_writer(&self, file: FileId, number: u32) -> bool {
+        let writing = self.writing.lock();
+        let unwanted = writing.get(&(file, number));
+        unwanted.map(|u| u.store(true, Ordering::Release)).is_some()
     }
 
     /// At most `most` bytes of a layout, from byte `from` on. `None` where it is gone.
@@ -303,7 +325,7 @@ impl Commons {
         let tenure = self.need_lease()?;
         let bytes: Arc<[u8]> = bytes.into();
         let put = self.dirs.within(file, true, |dir| {
-            let temporary = self.put_temporary(dir, &bytes)?;
+            let (temporary, _) = self.put_temporary(dir, &bytes, Patience::Forever)?;
             let put = match self.holds_since(tenure) {
                 true => sys::rename(dir, &temporary, &name).map_err(Into::into),
                 false => Err(super::nodes::lapsed()),
@@ -318,28 +340,39 @@ impl Commons {
         self.touch(file)
     }
 
-    /// A file with these bytes, on some target that takes them.
-    fn put_temporary(&self, dir: BorrowedFd<'_>, bytes: &Arc<[u8]>) -> io::Result<String> {
+    /// A file with these bytes, on some target that takes them; synced. `last` is for the last place.
+    pub(super) fn put_temporary(
+        &self,
+        dir: BorrowedFd<'_>,
+        bytes: &Arc<[u8]>,
+        last: Patience,
+    ) -> io::Result<(String, File)> {
         let mut place = 1;
         loop {
             let name = temporary(self.me);
-            let mut open = self.create(dir, &name)?;
-            let bytes = bytes.clone();
+            let file = self.create(dir, &name)?;
+            let (mut open, bytes) = (file.try_clone()?, bytes.clone());
             let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
+            let patience = match Patience::at(place) {
+                Patience::Forever => last,
+                patience => patience,
+            };
             let put = self.in_time(
-                Patience::at(place),
+                patience,
                 move || {
                     open.write_all(&bytes)?;
                     open.sync_all()
                 },
                 move || remove_late(there, &late),
             );
-            let Err(e) = put else {
-                return Ok(name);
+            let e = match put {
+                Ok(Some(())) => return Ok((name, file)),
+                Ok(None) => self.not_in_time(),
+                Err(e) => {
+                    remove_from(dir, &name)?;
+                    e
+                }
             };
-            if e.kind() != io::ErrorKind::TimedOut {
-                remove_from(dir, &name)?;
-            }
             if place == PLACES {
                 return Err(e);
             }
@@ -396,14 +429,18 @@ impl Commons {
     }
 }
 
-/// A layout of this node's that is being written to.
-pub(super) type Written = Arc<Mutex<HashSet<(FileId, u32)>>>;
+/// Layouts of this node's that are being written to, and whether they are to go afterwards.
+pub(super) type Written = Arc<Mutex<HashMap<(FileId, u32), Arc<AtomicBool>>>>;
 
-struct Writing(Written, (FileId, u32));
+pub(super) struct Writing {
+    all: Written,
+    layout: (FileId, u32),
+    unwanted: Arc<AtomicBool>,
+}
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
+        self.all.lock().remove(&self.layout);
     }
 }
 

@@ -16,7 +16,7 @@
 //! *Killed while a record is written*: the old record is there, and a temporary name beside it
 //! that the node's next start removes.
 
-use super::data::{Patience, remove_late};
+use super::data::Patience;
 use super::names::{Name, Owner};
 use super::sys::{self, Looked};
 use super::{Commons, FILES, LONGEST_LEASE, TOP};
@@ -29,7 +29,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -257,25 +257,13 @@ impl Commons {
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let (dir, id) = (self.nodes.as_fd(), self.me.id.to_string());
-        let name = temporary(self.me);
-        let file = self.create(dir, &name)?;
-        let mut open = file.try_clone()?;
-        let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
-        let put = self.in_time(
-            Patience::UntilDeadline,
-            move || {
-                open.write_all(text.as_bytes())?;
-                futimens(&open, &TimeSpec::UTIME_OMIT, &sys::random_time())?;
-                open.sync_all()
-            },
-            move || remove_late(there, &late),
-        );
-        let put = put.and_then(|()| Ok(sys::rename(dir, &name, &id)?));
+        let bytes: Arc<[u8]> = text.as_bytes().into();
+        let (name, file) = self.put_temporary(dir, &bytes, Patience::UntilDeadline)?;
+        let put = futimens(&file, &TimeSpec::UTIME_OMIT, &sys::random_time())
+            .and_then(|()| sys::rename(dir, &name, &id));
         if let Err(e) = put {
-            if e.kind() != io::ErrorKind::TimedOut {
-                remove_from(dir, &name)?;
-            }
-            return Err(e);
+            remove_from(dir, &name)?;
+            return Err(e.into());
         }
         sync_open(dir)?;
         let is = sys::look(dir, &id)?.ok_or(Errno::ENOENT)?;

@@ -227,8 +227,9 @@ impl File {
         let copy = self.shared.kept.filling(self.id);
         let version = copy.as_ref().and_then(|_| version_after_change(canonical));
         // Not while a publication is on its way: others would take the file for settled, write it,
-        // and that publication would come over theirs.
-        let _moving = self.moving.read();
+        // and that publication would come over theirs. Past publications that only wait for their
+        // turn: who writes through has it too, and may wait for the canonical file, which is held here.
+        let _moving = self.moving.read_recursive();
         let Some((no, held)) = self.hold_if_unchanged(generation) else {
             return Ok(false);
         };

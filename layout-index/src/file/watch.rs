@@ -69,7 +69,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The range goes on with that of `next`, which begins where it ends.
+    /// The range goes on with that of `next`, which begins within it or where it ends.
     pub fn join(&self, next: Watch) {
         let mut inner = self.file.inner();
         let Some(at) = inner.watched.iter().position(|w| w.id == next.id) else {
@@ -77,7 +77,7 @@ impl Watch {
         };
         let other = inner.watched.swap_remove(at);
         if let Some(watched) = inner.watched.iter_mut().find(|w| w.id == self.id) {
-            watched.range.end = other.range.end;
+            watched.range.end = watched.range.end.max(other.range.end);
             for range in other.touched {
                 watched.touch(range);
             }
@@ -110,6 +110,11 @@ impl File {
     /// This node changes bytes of the canonical file itself.
     pub fn touch(&self, range: ByteRange) {
         self.inner().touch(range);
+    }
+
+    /// This node has changed some of the range since `watch` began.
+    pub fn is_touched(&self, watch: &Watch, range: ByteRange) -> bool {
+        self.inner().is_touched(watch.id, range)
     }
 
     /// How often this node has looked at what others had published at a sync point: from then on

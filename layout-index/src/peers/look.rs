@@ -12,7 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A file that changes this often while it is looked at is looked at again later.
-const LOOKS: usize = 100;
+const LOOKS: usize = 200;
+
+/// After so many looks there is a pause before each, of some length: nodes that change the file in
+/// step with each other would go on doing so.
+const HASTY_LOOKS: usize = 20;
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Looks before something that makes no sense counts as damaged.
 const PATIENT_LOOKS: usize = 40;
@@ -126,6 +131,9 @@ impl Peers {
     /// A look at everything: the same stamp before and after. Gives the intents of others.
     pub(super) fn look(&self, file: &File, ask: AskCanonical<'_>) -> Result<Vec<Intent>> {
         for look in 0..LOOKS {
+            if look >= HASTY_LOOKS {
+                std::thread::sleep(LONGEST_PAUSE.mul_f64(rand::random()));
+            }
             let stamp = self.stamp(file)?;
             let listing = match stamp {
                 None => None,
@@ -176,11 +184,7 @@ impl Peers {
             self.rebase(file, ask)?;
             return Ok(awaited);
         }
-        Err(failed(
-            "looking at",
-            file,
-            io::Error::other("other nodes change it without end"),
-        ))
+        Err(StoreError::Restless(file.id()))
     }
 
     fn list(&self, file: &File) -> Result<Option<Listing>> {
@@ -246,6 +250,7 @@ impl Peers {
         }
         for (node, gen_no) in &listing.layouts {
             let end = listing.end_of((*node, *gen_no));
+            view.end_layout(*node, *gen_no, end);
             if !self.read_tail(file, &mut view, (*node, *gen_no), end)? {
                 return Ok(None);
             }

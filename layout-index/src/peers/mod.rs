@@ -105,9 +105,27 @@ impl Seen {
 #[derive(Debug, Default)]
 struct OwnLayout {
     len: u64,
-    /// Nothing more goes to it, and its file may be longer.
-    sealed: bool,
+    end: End,
     subfiles: BTreeSet<SubfileRef>,
+}
+
+impl OwnLayout {
+    /// The canonical file has all of it, up to `drained`, and nobody adds to it unknown to others.
+    fn is_covered(&self, drained: u64) -> bool {
+        drained >= self.len && self.end != End::Abandoned
+    }
+}
+
+/// Whether a layout of this node's goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// An append to it failed, and may still come true. Nothing goes to it, and nothing is published
+    /// elsewhere before it is sealed.
+    Abandoned,
+    /// For everybody it ends at its length; its file may be longer.
+    Sealed,
 }
 
 impl Peers {
@@ -230,6 +248,11 @@ impl File {
     /// What is published of this file and not in the canonical file.
     pub fn published_view(&self) -> Arc<View> {
         self.seen().view.clone()
+    }
+
+    /// There has been a whole look at what others have published.
+    pub fn has_looked(&self) -> bool {
+        self.seen().looked
     }
 
     /// How long this node's layout is; `None` if it has none of that number.

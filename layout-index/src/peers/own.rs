@@ -1,6 +1,6 @@
 //! This node's own layouts: taken up again after a start, removed when they are drained.
 
-use super::{AskCanonical, OwnLayout, Peers, failed};
+use super::{AskCanonical, End, OwnLayout, Peers, failed};
 use crate::commons::Listing;
 use crate::error::{Result, StoreError};
 use crate::file::File;
@@ -77,7 +77,10 @@ impl Peers {
         let parsed = layout::parse(&bytes, 0, &id);
         self.remember(file, &parsed.handle);
         let mut own = OwnLayout {
-            sealed: end != u64::MAX,
+            end: match end {
+                u64::MAX => End::Open,
+                _ => End::Sealed,
+            },
             ..OwnLayout::default()
         };
         for (end, batch) in &parsed.batches {
@@ -85,12 +88,16 @@ impl Peers {
             own.subfiles.extend(batch.subfiles().iter().cloned());
         }
         self.keep_subfiles(&own);
+        // A daemon that was killed within an append had not synced it, and the store forgets it now.
+        self.commons
+            .sync_layout(file.id(), gen_no)
+            .map_err(|e| failed("syncing this node's layout of", file, e))?;
         for (_, batch) in &parsed.batches {
             self.already_published(file, batch)?;
         }
         let mut seen = file.seen();
         match parsed.tail {
-            Tail::Complete if !own.sealed => seen.current = Some(gen_no),
+            Tail::Complete if own.end == End::Open => seen.current = Some(gen_no),
             Tail::Complete => {}
             // An append that did not finish: nothing was promised, and nothing goes behind it.
             Tail::Incomplete => {}
@@ -124,7 +131,7 @@ impl Peers {
         let covered: Vec<u32> = {
             let seen = file.seen();
             let own = seen.own.iter();
-            own.filter(|(gen_no, own)| base.covered.upto(me, **gen_no) >= own.len)
+            own.filter(|(gen_no, own)| own.is_covered(base.covered.upto(me, **gen_no)))
                 .map(|(gen_no, _)| *gen_no)
                 .collect()
         };
@@ -177,12 +184,14 @@ impl Peers {
     pub fn reclaim(&self, file: &File) -> Result<bool> {
         // Nobody appends to a layout that is about to go.
         let _moving = file.moving.write();
+        self.seal_abandoned(file)?;
         let me = self.me();
         let covered: Vec<u32> = {
             let seen = file.seen();
-            let done =
-                |(gen_no, own): &(&u32, &OwnLayout)| seen.view.base_upto(me, **gen_no) >= own.len;
-            seen.own.iter().filter(done).map(|(g, _)| *g).collect()
+            let own = seen.own.iter();
+            own.filter(|(gen_no, own)| own.is_covered(seen.view.base_upto(me, **gen_no)))
+                .map(|(gen_no, _)| *gen_no)
+                .collect()
         };
         self.drop_layouts(file, &covered)?;
         Ok(file.seen().own.is_empty())
@@ -203,21 +212,22 @@ impl Peers {
             return Ok(());
         }
         self.shared.log.sync()?;
-        // Removing one that somebody still writes to would wait for that.
         gens.iter()
-            .filter(|gen_no| !self.commons.is_written(file.id(), **gen_no))
             .try_for_each(|gen_no| self.drop_layout(file, *gen_no))
     }
 
     fn drop_layout(&self, file: &File, gen_no: u32) -> Result<()> {
         let sealed = {
             let seen = file.seen();
-            let own = seen.own.get(&gen_no).filter(|own| own.sealed);
+            let own = seen.own.get(&gen_no).filter(|own| own.end != End::Open);
             own.map(|own| own.len)
         };
-        self.commons
-            .remove_layout(file.id(), self.me(), gen_no, sealed)
-            .map_err(|e| failed("removing a drained layout of", file, e))?;
+        // Removing one that somebody still writes to would wait for that.
+        if !self.commons.leave_to_writer(file.id(), gen_no) {
+            self.commons
+                .remove_layout(file.id(), self.me(), gen_no, sealed)
+                .map_err(|e| failed("removing a drained layout of", file, e))?;
+        }
         let own = {
             let mut seen = file.seen();
             if seen.current == Some(gen_no) {

@@ -1,6 +1,15 @@
 //! Publishing: steps 2 to 7 of it. The bytes are in subfiles already, or few.
+//!
+//! # An append that fails
+//!
+//! It may be there in part, or come true later. So its layout is given up for good, in memory first, and
+//! sealed where it ended before that: only then the same batch goes to another layout. If the seal
+//! cannot be made, nothing is published of the file until it can.
+//!
+//! *Killed before the seal*: the next start finds the batch whole and takes it for published, which is
+//! right, or torn, and publishes its bytes again. *After the seal*: the store has the bytes.
 
-use super::{AskCanonical, OwnLayout, Peers, failed};
+use super::{AskCanonical, End, OwnLayout, Peers, failed};
 use crate::commons::{PLACES, Patience};
 use crate::error::{Result, StoreError};
 use crate::extent::Place;
@@ -77,6 +86,7 @@ impl Peers {
     /// Appends the batch to this node's layout, or where that cannot be written, to another one.
     /// Says to which, and where it ends in it.
     fn append(&self, file: &File, batch: &Batch) -> Result<(u32, u64)> {
+        self.seal_abandoned(file)?;
         let mut place = 1;
         loop {
             let (gen_no, at) = self.own_layout(file);
@@ -98,7 +108,12 @@ impl Peers {
             let Err(error) = appended else {
                 return Ok((gen_no, at + bytes.len() as u64));
             };
-            self.abandon(file, gen_no, at)?;
+            {
+                let mut seen = file.seen();
+                seen.current = None;
+                seen.own.entry(gen_no).or_default().end = End::Abandoned;
+            }
+            self.seal_abandoned(file)?;
             if place == PLACES {
                 return Err(error);
             }
@@ -107,20 +122,28 @@ impl Peers {
         }
     }
 
-    /// An append failed, and may still come true: the layout ends before it.
-    fn abandon(&self, file: &File, gen_no: u32, at: u64) -> Result<()> {
+    /// Layouts with an append that failed end before it, for everybody. One that has nothing else
+    /// goes, now or with the append that is still under way.
+    pub(super) fn seal_abandoned(&self, file: &File) -> Result<()> {
+        let abandoned: Vec<(u32, u64)> = {
+            let seen = file.seen();
+            let own = seen.own.iter();
+            let own = own.filter(|(_, own)| own.end == End::Abandoned);
+            own.map(|(gen_no, own)| (*gen_no, own.len)).collect()
+        };
         let (commons, id) = (&self.commons, file.id());
-        match at == 0 && !commons.is_written(id, gen_no) {
-            true => commons.remove_layout(id, self.me(), gen_no, None),
-            false => commons.seal_layout(id, gen_no, at),
-        }
-        .map_err(|e| failed("sealing a layout of", file, e))?;
-        let mut seen = file.seen();
-        seen.current = None;
-        if at == 0 {
-            seen.own.remove(&gen_no);
-        } else if let Some(own) = seen.own.get_mut(&gen_no) {
-            own.sealed = true;
+        for (gen_no, at) in abandoned {
+            match at == 0 && !commons.is_written(id, gen_no) {
+                true => commons.remove_layout(id, self.me(), gen_no, Some(at)),
+                false => commons.seal_layout(id, gen_no, at),
+            }
+            .map_err(|e| failed("sealing a layout of", file, e))?;
+            let mut seen = file.seen();
+            if at == 0 {
+                seen.own.remove(&gen_no);
+            } else if let Some(own) = seen.own.get_mut(&gen_no) {
+                own.end = End::Sealed;
+            }
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 pub fn run(args: &DrainArgs) -> Result<Code> {
     privileges::trim()?;
-    let path = checks::existing_dir(&args.path, "the backing")?;
+    let path = checks::bare_backing(&args.path)?;
     let backing = wiring::open_backing(&path)?;
     let mut report = Report {
         backing: path.clone(),
@@ -169,7 +169,7 @@ fn drain(
     };
     let (store, _) = Store::open(options, Arc::new(RealDisk))
         .map_err(|e| Failure::failed(format!("a store to adopt with: {e}")))?;
-    let provider = wiring::provider(args.ost_provider, &backing, &args.ost)?;
+    let provider = wiring::provider(args.ost_provider, &backing, &checks::osts(&args.ost)?)?;
     let targets = OstSettings {
         probing: false,
         ..OstSettings::default()

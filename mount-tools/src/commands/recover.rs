@@ -40,7 +40,7 @@ struct Report {
 
 pub fn run(args: &RecoverArgs) -> Result<Code> {
     privileges::trim()?;
-    let backing_path = checks::existing_dir(&args.backing, "the backing")?;
+    let backing_path = checks::bare_backing(&args.backing)?;
     let dir = checks::existing_dir(&args.store, "the store")?;
     let failed = |e: StoreError| Failure::failed(e.to_string());
     let superblock = Superblock::load(&RealDisk, &dir)
@@ -55,7 +55,7 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         )));
     }
     let backing = wiring::open_backing(&backing_path)?;
-    let provider = wiring::provider(args.ost_provider, &backing, &args.ost)?;
+    let provider = wiring::provider(args.ost_provider, &backing, &checks::osts(&args.ost)?)?;
     if args.dry_run {
         let report = verify(&dir, backing_path, provider)?;
         show(args, &report)?;

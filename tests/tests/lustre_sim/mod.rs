@@ -109,6 +109,22 @@ impl Lustre {
         (0..osts).map(of).collect()
     }
 
+    /// How many layouts of files lie on an OST.
+    pub fn layouts_on(&self, ost: usize) -> usize {
+        let below = |dir: PathBuf| -> Vec<PathBuf> {
+            // They come and go while they are listed.
+            let entries = std::fs::read_dir(dir).into_iter().flatten();
+            entries.flatten().map(|entry| entry.path()).collect()
+        };
+        let groups = below(self.bay.backing().join(".forebay/files"));
+        let dirs = groups.into_iter().flat_map(below);
+        let is_layout = |path: &PathBuf| str(path).contains("/l.");
+        let layouts = dirs.flat_map(below).filter(is_layout);
+        layouts
+            .filter(|path| path.exists() && self.striped_over(path) == [ost])
+            .count()
+    }
+
     /// `forebay drain` of one file.
     pub fn drain(&self, name: &str, options: &[&str]) -> Output {
         let path = self.bay.path(name);

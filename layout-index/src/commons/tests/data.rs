@@ -1,4 +1,4 @@
-//! "What is written late is never seen: the file was sealed or has lost its name by then."
+//! "What is written late counts for nothing: the file is sealed by then, or removed by whoever wrote it."
 
 use super::*;
 use crate::commons::Patience::{Forever, UntilDeadline};
@@ -34,16 +34,16 @@ fn what_does_not_come_back_is_not_waited_for_and_followed_up_when_it_does() {
         Ok(())
     };
     let late = a.in_time(UntilDeadline, act, move || tell.send(()).expect("heard"));
-    assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(late.unwrap(), None);
     assert!(told.try_recv().is_err(), "it has not come back yet");
     // Others are not held up.
     let other = a.in_time(UntilDeadline, || Ok(7), || panic!("in time"));
-    assert_eq!(other.unwrap(), 7);
+    assert_eq!(other.unwrap(), Some(7));
     hold.send(()).unwrap();
     told.recv_timeout(Duration::from_secs(20))
         .expect("followed up");
     let last = a.in_time(Forever, || Ok(8), || panic!("waited for"));
-    assert_eq!(last.unwrap(), 8);
+    assert_eq!(last.unwrap(), Some(8));
 }
 
 #[test]
@@ -59,6 +59,28 @@ fn new_files_are_placed_and_appends_stay_where_they_are() {
     a.put_base(FILE, 6, b"base").unwrap();
     assert_eq!(placed(), 2);
     assert!(!a.is_written(FILE, 0));
+}
+
+/// A layout that is drained while somebody still writes to it goes when that one comes back.
+#[test]
+fn a_layout_that_is_still_written_to_is_left_to_its_writer() {
+    let bench = Bench::new();
+    let a = bench.node(1);
+    a.append_layout(FILE, 0, 0, b"first", Forever).unwrap();
+    a.seal_layout(FILE, 0, 5).unwrap();
+    assert!(!a.leave_to_writer(FILE, 0), "nobody writes");
+    let dir = std::fs::File::open(bench.of_file("")).unwrap();
+    for wanted in [true, false] {
+        let writing = a.write_begins(FILE, 0);
+        let late = a.after_late_append(dir.as_fd(), 0, 5, &writing).unwrap();
+        assert!(a.is_written(FILE, 0));
+        assert!(wanted || a.leave_to_writer(FILE, 0));
+        drop(writing);
+        assert!(!a.is_written(FILE, 0));
+        late();
+        let there = bench.names().len();
+        assert_eq!(there, if wanted { 2 } else { 0 }, "{:?}", bench.names());
+    }
 }
 
 #[test]

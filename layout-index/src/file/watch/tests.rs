@@ -52,6 +52,18 @@ fn changes_of_this_node_are_noticed() {
     rig.check(range(0, 4000), "the file");
 }
 
+/// A read at the end of the file may be asked for less than the one before it.
+#[test]
+fn a_watch_stays_as_long_as_it_was() {
+    let mut rig = Rig::new();
+    rig.write(0, 100);
+    let watch = rig.file().watch(range(0, 4000));
+    watch.join(rig.file().watch(range(100, 200)));
+    rig.write(3000, 10);
+    assert!(rig.file().is_touched(&watch, range(3000, 3001)));
+    assert!(!rig.file().is_touched(&watch, range(200, 3000)));
+}
+
 #[test]
 fn a_watch_that_is_gone_says_nothing() {
     let mut rig = Rig::new();

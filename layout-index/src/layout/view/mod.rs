@@ -137,6 +137,18 @@ impl View {
         self.order.take();
     }
 
+    /// A seal says that the layout ends there: what was read of it beyond, before the seal was there, is
+    /// said anew in another layout and counts for nothing here.
+    pub fn end_layout(&mut self, node: NodeId, generation: u32, end: u64) {
+        match self.read.get_mut(&(node, generation)) {
+            Some(read) if *read > end => *read = end,
+            _ => return,
+        }
+        self.layers
+            .retain(|l| (l.node, l.generation) != (node, generation) || l.end <= end);
+        self.order.take();
+    }
+
     /// Where reading of a layout goes on: what the base covers need not be read.
     pub fn read_upto(&self, node: NodeId, generation: u32) -> u64 {
         let read = self.read.get(&(node, generation)).copied().unwrap_or(0);

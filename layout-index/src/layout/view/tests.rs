@@ -71,6 +71,23 @@ fn a_plan_makes_what_it_covers_older() {
     assert!(view.plan().is_none(), "a plan that the base has reached");
 }
 
+/// "It ends at byte *end*, whatever lies behind": also for who had read that before.
+#[test]
+fn what_was_read_behind_a_seal_is_forgotten() {
+    let mut view = View::default();
+    view.add(A, 0, 100, write(1, ByteRange::new(0, 10)));
+    view.add(A, 0, 200, write(2, ByteRange::new(0, 10)));
+    view.add(A, 1, 200, write(2, ByteRange::new(20, 30)));
+    view.end_layout(A, 0, u64::MAX);
+    view.end_layout(A, 0, 200);
+    assert_eq!(byte(&view, 0), Some(2));
+    view.end_layout(A, 0, 100);
+    assert_eq!((byte(&view, 0), byte(&view, 20)), (Some(1), Some(2)));
+    assert_eq!(view.read_upto(A, 0), 100);
+    assert_eq!(view.covered_now().upto(A, 0), 100, "no plan has more of it");
+    assert_eq!(view.epoch(), Epoch(2), "epochs that were seen stay seen");
+}
+
 /// Equal epochs: the larger node id is the newer, on every node.
 #[test]
 fn equal_epochs_are_ordered_by_node() {

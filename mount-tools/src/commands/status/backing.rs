@@ -57,7 +57,7 @@ pub struct Published {
 }
 
 pub fn show(dir: &Path, json: bool, line: bool) -> Result<()> {
-    let path = checks::existing_dir(dir, "the backing")?;
+    let path = checks::bare_backing(dir)?;
     let backing = wiring::open_backing(&path)?;
     let report = match look(&backing)? {
         Some(commons) => report(path, &backing, &commons)?,
