@@ -9,13 +9,14 @@ use crate::Canonicals;
 use crate::drain::{self, Pulse};
 use crate::housekeeping::{self, Targets};
 use crate::neighbours;
+use crate::ost::Striping;
 use crate::progress::Meter;
 use crate::schedule::{Facts, Outcome, Schedule, Scope, choose};
 use crate::settings::{Policy, Settings, Subfiles};
 use crate::stripe::Buffers;
 use crate::throttle::Throttle;
 use crate::together::Together;
-use layout_index::{Event, File, FileId, FilePolicy, Store};
+use layout_index::{DiskFile, Event, File, FileId, FilePolicy, Store};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,6 +29,10 @@ use tokio::task::JoinSet;
 /// How long one unit gives way, and how often it looks whether it must.
 const LONGEST_WAY: Duration = Duration::from_millis(250);
 const WAY_TICK: Duration = Duration::from_millis(5);
+
+/// Stripes of canonical files that are drained as they are; others are too small to be written one by one,
+/// or too large to be read into memory.
+const UNITS: std::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
 
 /// How often the store's fill level is looked at while it is above the high watermark.
 const PRESSURE_TICK: Duration = Duration::from_millis(100);
@@ -144,11 +149,23 @@ impl Shared {
         file.policy().keep.unwrap_or(self.settings.read().keep)
     }
 
-    /// How many storage targets canonical files may be spread over.
-    pub fn osts(&self) -> u32 {
-        let osts = self.targets.as_ref().map(|t| t.fleet.provider().osts());
-        osts.and_then(Result::ok)
-            .map_or(1, |osts| osts.len() as u32)
+    /// How a canonical file is spread over storage targets: as the file system says, or else in stripes
+    /// over all of them. May wait.
+    pub fn striping(&self, canonical: &dyn DiskFile) -> Striping {
+        let unit = self.settings.read().stripe;
+        let Some(targets) = &self.targets else {
+            return Striping { unit, count: 1 };
+        };
+        let provider = targets.fleet.provider();
+        let said = canonical.fd().map_or(Ok(None), |fd| provider.striping(fd));
+        match said {
+            Ok(Some(said)) if UNITS.contains(&said.unit) => return said,
+            Ok(_) => {}
+            Err(error) => tracing::debug!("{error}; its stripes are taken to be over all targets"),
+        }
+        let osts = provider.osts();
+        let count = osts.map_or(1, |osts| osts.len() as u32);
+        Striping { unit, count }
     }
 
     pub fn wake_all(&self) {

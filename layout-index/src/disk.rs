@@ -7,7 +7,7 @@ use crate::kept::{Moment, Version};
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +46,10 @@ pub trait DiskFile: Send + Sync + Debug {
     /// What tells one state of the file from another. Without it no copies of it are kept.
     fn version(&self) -> io::Result<Version> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+    /// For calls that only some file systems know. `None` where there is no descriptor.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 
@@ -190,6 +194,10 @@ impl DiskFile for RealFile {
             mtime: moment(meta.mtime(), meta.mtime_nsec()),
             ctime: moment(meta.ctime(), meta.ctime_nsec()),
         })
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 }
 

@@ -97,7 +97,7 @@ fn with_many_nodes_each_byte_is_drained_once() {
     bay.umount();
 }
 
-/// S6.5: "sizes that a job sets reach the file system below with the drain": also through a handle that
+/// S6.5: "sizes that a job sets reach it with the drain": also through a handle that
 /// reads and writes, as MPI libraries have it, before the first byte is written, and of a file that is
 /// there already. (Other nodes hear of them at once, S2.12.)
 #[test]

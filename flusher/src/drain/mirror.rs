@@ -17,6 +17,7 @@ use layout_index::kept::{Copy, Evict, Version, version_after_change};
 use layout_index::layout::View;
 use layout_index::{ByteRange, DiskFile, File, Kept};
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Ranges looked up at once.
@@ -166,6 +167,10 @@ impl DiskFile for Mirror {
 
     fn version(&self) -> io::Result<Version> {
         self.canonical.version()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.canonical.fd()
     }
 }
 

@@ -233,16 +233,16 @@ impl Job {
                 .map_err(canonical("truncating"))?;
             self.canonical.sync().map_err(canonical("syncing"))?;
         }
-        let stripe = self.shared.settings.read().stripe;
+        let striping = self.shared.striping(&*self.canonical);
         let writers = view.layouts().map(|(node, _)| node);
         let writers: std::collections::BTreeSet<_> = writers.collect();
-        let osts = self.shared.osts().max(1);
-        let domains = Domains::mapped(stripe, osts, writers.len() as u32).count();
+        let writers = writers.len() as u32;
+        let domains = Domains::mapped(striping.unit, striping.count, writers).count();
         let term = self.need_term()?;
         let plan = RoundPlan {
             term,
             covered: view.covered_now(),
-            unit: stripe,
+            unit: striping.unit,
             domains: domains.min(MAX_DOMAINS),
             size: view.size(size),
             mtime: view.mtime().unwrap_or(Timestamp(0)),

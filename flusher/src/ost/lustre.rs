@@ -21,7 +21,7 @@
 
 use super::lustre_abi::{self as abi, Layout, Placement};
 use super::place::{self, Place};
-use super::{Ost, OstError, Provider};
+use super::{Ost, OstError, Provider, Striping};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -250,6 +250,18 @@ impl Provider for Lustre {
             what: "striping a file over them",
             source,
         })
+    }
+
+    fn striping(&self, file: BorrowedFd<'_>) -> Result<Option<Striping>, OstError> {
+        let layout = layout(file).map_err(|source| OstError {
+            ost: self.path.clone(),
+            what: "asking where a file is",
+            source,
+        })?;
+        Ok(layout.map(|layout| Striping {
+            unit: layout.stripe_size.into(),
+            count: layout.stripe_count.into(),
+        }))
     }
 }
 

@@ -93,4 +93,16 @@ pub trait Provider: Send + Sync + Debug {
     fn stripe(&self, _file: BorrowedFd<'_>, _osts: &[Ost], _unit: u64) -> Result<bool, OstError> {
         Ok(false)
     }
+
+    /// How `file`, a canonical file, is spread. `None` where the file system does not say.
+    fn striping(&self, _file: BorrowedFd<'_>) -> Result<Option<Striping>, OstError> {
+        Ok(None)
+    }
+}
+
+/// Units of `unit` bytes lie on `count` objects in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Striping {
+    pub unit: u64,
+    pub count: u32,
 }

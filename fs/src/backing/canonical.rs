@@ -105,6 +105,10 @@ impl DiskFile for AsUser {
     fn version(&self) -> io::Result<Version> {
         self.file.version()
     }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.fd()
+    }
 }
 
 /// Searches that may be in vain because the backing changes, before that is an error.

@@ -192,12 +192,7 @@ impl Overlay {
     /// as the bytes do, and the file system below hears of it from the drain. (On a parallel file system
     /// it would take a lock from every writer.) Where the store takes nothing, and where the file system
     /// may refuse such a size, the canonical file is set at once.
-    fn begin_to_resize(
-        &self,
-        handle: &Handle,
-        exclusive: &Exclusive<'_>,
-        size: u64,
-    ) -> Result<()> {
+    fn begin_to_resize(&self, handle: &Handle, exclusive: &Exclusive<'_>, size: u64) -> Result<()> {
         let Handle { inode, file, .. } = handle;
         if !exclusive.is_clean() || !self.absorbs(handle) || inode.is_unlinked() || size > FAR {
             return Ok(());
