@@ -209,8 +209,7 @@ fn a_layout_on_a_hanging_ost_holds_up_no_drain() {
         in_time("writing and publishing", written);
     };
     write(0, [1; 100]);
-    let on_broken = lustre.layouts_on(BROKEN);
-    assert_ne!(on_broken, 0, "no layout is on OST {BROKEN}");
+    assert_ne!(lustre.layouts_on(BROKEN), 0, "no layout is on OST {BROKEN}");
     lustre.fail(BROKEN, Failure::Hang);
     write(100, [2; 100]);
     let want = [[1; 100], [2; 100]].concat();
@@ -219,9 +218,9 @@ fn a_layout_on_a_hanging_ost_holds_up_no_drain() {
         assert_eq!(code(&out), OK, "{name}: {out:?}");
         lustre.has_all(name, &want);
     }
-    assert_eq!(lustre.layouts_on(BROKEN), on_broken, "they hang no more");
+    assert_ne!(lustre.layouts_on(BROKEN), 0, "nobody hung in writing");
     lustre.fail(BROKEN, Failure::None);
-    lustre.until("they are gone when they have come back", |_| {
+    lustre.until("what was written late has removed itself", |_| {
         lustre.layouts_on(BROKEN) == 0
     });
     lustre.finish();

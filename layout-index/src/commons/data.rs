@@ -48,8 +48,14 @@ impl Patience {
 pub trait Placing: Send + Sync {
     /// Flags for the call that makes the file, so that its place can still be chosen.
     fn create_flags(&self) -> i32;
-    /// Gives a file without bytes its place: with each call another one, where there are several.
-    fn place(&self, file: BorrowedFd<'_>);
+    /// Gives a file without bytes its place: with each call another one, where there are several. `None`
+    /// if nobody knows which.
+    fn place(&self, file: BorrowedFd<'_>) -> Option<u32>;
+    /// Something is on its way to that place, until what this returns is dropped. Who takes too long
+    /// over that gets nothing more until it has come back.
+    fn begin(&self, place: u32) -> Box<dyn Send>;
+    /// Files there can be written to, as far as is known.
+    fn answers(&self, place: u32) -> bool;
     /// How long a target has for an answer.
     fn deadline(&self) -> Duration;
 }
@@ -99,21 +105,31 @@ impl Commons {
         }
     }
 
-    /// Makes a file of this node's, where it is to be.
-    pub(super) fn create(&self, dir: BorrowedFd<'_>, name: &str) -> io::Result<File> {
+    /// Makes a file of this node's, where it is to be, and says where that is.
+    pub(super) fn create(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &str,
+    ) -> io::Result<(File, Option<u32>)> {
         let Some(placing) = self.placing.get() else {
-            return nodes::create(dir, name, 0);
+            return Ok((nodes::create(dir, name, 0)?, None));
         };
         let file = nodes::create(dir, name, placing.create_flags())?;
-        placing.place(file.as_fd());
-        Ok(file)
+        let place = placing.place(file.as_fd());
+        Ok((file, place))
     }
 
-    /// Does something with the bytes of a file. `None`: it has not come back in time, and may be
+    pub(super) fn answers(&self, place: u32) -> bool {
+        let placing = self.placing.get();
+        placing.is_none_or(|placing| placing.answers(place))
+    }
+
+    /// Does something with the bytes of a file that is at `place`. `None`: it has not come back in time, and may be
     /// done later; `late` follows then. The file must not be removed before: that waits for whoever
     /// writes to it, and makes all wait who need its directory.
     pub(super) fn in_time<T: Send + 'static>(
         &self,
+        place: Option<u32>,
         patience: Patience,
         act: impl FnOnce() -> io::Result<T> + Send + 'static,
         late: impl FnOnce() + Send + 'static,
@@ -122,12 +138,14 @@ impl Commons {
         let Some(placing) = placing.filter(|_| patience == Patience::UntilDeadline) else {
             return act().map(Some);
         };
+        let flight = place.map(|place| placing.begin(place));
         let (done, answer) = channel();
         // Either the answer is taken or `late` is called, never both and never neither.
         let waits = Arc::new(Mutex::new(true));
         let awaited = waits.clone();
         self.waiters.hand(Box::new(move || {
             let result = act();
+            drop(flight);
             let awaited = awaited.lock();
             let heard = *awaited && done.send(result).is_ok();
             drop(awaited);

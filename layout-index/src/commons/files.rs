@@ -145,10 +145,15 @@ impl Commons {
             let (open, len, made) = match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid)) {
                 Ok((open, meta)) => (open, meta.len(), false),
                 Err(e) if at == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
-                    (self.create(dir, &name)?, 0, true)
+                    let (open, place) = self.create(dir, &name)?;
+                    if let Some(place) = place {
+                        self.places.lock().insert((file, number), place);
+                    }
+                    (open, 0, true)
                 }
                 Err(e) => return Err(e),
             };
+            let place = self.places.lock().get(&(file, number)).copied();
             if len != at {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -166,7 +171,7 @@ impl Commons {
                 drop(writing);
                 synced
             };
-            let appended = self.in_time(patience, append, late)?;
+            let appended = self.in_time(place, patience, append, late)?;
             appended.ok_or_else(|| self.not_in_time())?;
             if made { sync_open(dir) } else { Ok(()) }
         });
@@ -242,12 +247,22 @@ impl Commons {
         self.writing.lock().contains_key(&(file, number))
     }
 
+    /// A layout of this node's can be appended to, as far as is known.
+    pub fn takes_more(&self, file: FileId, number: u32) -> bool {
+        let place = self.places.lock().get(&(file, number)).copied();
+        place.is_none_or(|place| self.answers(place))
+    }
+
     /// Nobody needs this sealed layout any more: if somebody still writes to it, that one removes it
     /// and its seal when it comes back. False if nobody does.
     pub fn leave_to_writer(&self, file: FileId, number: u32) -> bool {
         let writing = self.writing.lock();
-        let unwanted = writing.get(&(file, number));
-        unwanted.map(|u| u.store(true, Ordering::Release)).is_some()
+        let Some(unwanted) = writing.get(&(file, number)) else {
+            return false;
+        };
+        unwanted.store(true, Ordering::Release);
+        self.places.lock().remove(&(file, number));
+        true
     }
 
     /// At most `most` bytes of a layout, from byte `from` on. `None` where it is gone.
@@ -275,6 +290,9 @@ impl Commons {
         sealed: Option<u64>,
     ) -> io::Result<()> {
         let seal = sealed.map(|end| Name::Seal(node, number, end));
+        if node == self.me.id {
+            self.places.lock().remove(&(file, number));
+        }
         self.remove(file, [Name::Layout(node, number)].into_iter().chain(seal))
     }
 
@@ -350,7 +368,7 @@ impl Commons {
         let mut place = 1;
         loop {
             let name = temporary(self.me);
-            let file = self.create(dir, &name)?;
+            let (file, at) = self.create(dir, &name)?;
             let (mut open, bytes) = (file.try_clone()?, bytes.clone());
             let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
             let patience = match Patience::at(place) {
@@ -358,6 +376,7 @@ impl Commons {
                 patience => patience,
             };
             let put = self.in_time(
+                at,
                 patience,
                 move || {
                     open.write_all(&bytes)?;

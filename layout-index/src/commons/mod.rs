@@ -85,6 +85,8 @@ pub struct Commons {
     placing: OnceLock<Arc<dyn Placing>>,
     waiters: data::Waiters,
     writing: files::Written,
+    /// Where layouts of this node's lie that this process has begun.
+    places: Mutex<HashMap<(FileId, u32), u32>>,
 }
 
 impl std::fmt::Debug for Commons {
@@ -213,6 +215,7 @@ impl Commons {
             placing: OnceLock::new(),
             waiters: Default::default(),
             writing: Default::default(),
+            places: Mutex::default(),
         }
     }
 

@@ -113,7 +113,7 @@ impl Peers {
         }
     }
 
-    fn stamp(&self, file: &File) -> Result<Option<Stamp>> {
+    pub(super) fn stamp(&self, file: &File) -> Result<Option<Stamp>> {
         self.commons
             .stamp(file.id())
             .map_err(|e| failed("looking at", file, e))

@@ -68,6 +68,12 @@ impl Peers {
         let epoch = Epoch(seen_epoch.0 + 1);
         let batch = self.build(file, capture, epoch)?;
         let (gen_no, end) = self.append(file, &batch)?;
+        // If this was the first word on the file, the next look must know that its directory is the same,
+        // or it would read this layout, whose target may not answer by then. The stamp below is another.
+        if file.seen().stamp.is_none() {
+            let stamp = self.stamp(file)?;
+            file.seen().stamp = stamp;
+        }
         {
             let mut seen = file.seen();
             let mut view = (*seen.view).clone();
@@ -201,6 +207,7 @@ impl Peers {
         let mut seen = file.seen();
         if let Some(current) = seen.current
             && let Some(own) = seen.own.get(&current)
+            && self.commons.takes_more(file.id(), current)
         {
             return (current, own.len);
         }

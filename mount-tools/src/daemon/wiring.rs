@@ -5,7 +5,7 @@ use super::lifecycle::{Unmount, UnmountFailure};
 use super::verbs::Names;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
-use flusher::ost::{self, Fleet, Kind, Ost, Provider, ProviderError};
+use flusher::ost::{self, Fleet, InFlight, Kind, Ost, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
     Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement,
@@ -222,11 +222,20 @@ impl Placing for Spreading {
         self.fleet.provider().create_flags()
     }
 
-    fn place(&self, file: BorrowedFd<'_>) {
+    fn place(&self, file: BorrowedFd<'_>) -> Option<u32> {
         let chosen = self.fleet.chosen();
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % chosen.len().max(1);
         let one = chosen.get(turn..=turn).unwrap_or_default();
-        stripe(&self.fleet, file, one, UNIT);
+        let placed = stripe(&self.fleet, file, one, UNIT);
+        one.first().filter(|_| placed).map(|ost| ost.index)
+    }
+
+    fn begin(&self, place: u32) -> Box<dyn Send> {
+        Box::new(Flight(Some(self.fleet.begin(place, 0))))
+    }
+
+    fn answers(&self, place: u32) -> bool {
+        self.fleet.is_usable(place)
     }
 
     fn deadline(&self) -> Duration {
@@ -234,20 +243,32 @@ impl Placing for Spreading {
     }
 }
 
-/// Wherever they are wished, or where the file system likes.
-fn stripe(fleet: &Fleet, file: BorrowedFd<'_>, osts: &[Ost], unit: u64) {
+/// An I/O that is over when this is dropped.
+struct Flight(Option<InFlight>);
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let Some(flight) = self.0.take() {
+            flight.done();
+        }
+    }
+}
+
+/// Wherever they are wished, or where the file system likes. True if they are where they are wished.
+fn stripe(fleet: &Fleet, file: BorrowedFd<'_>, osts: &[Ost], unit: u64) -> bool {
     let provider = fleet.provider();
     let placed = match provider.stripe(file, osts, unit) {
         // It must have some place before a byte goes through this descriptor.
         Err(error) if !osts.is_empty() => {
             tracing::debug!("{error}; a new file is striped as by default");
-            provider.stripe(file, &[], unit)
+            provider.stripe(file, &[], unit).map(|_| false)
         }
         other => other,
     };
-    if let Err(error) = placed {
+    placed.unwrap_or_else(|error| {
         tracing::debug!("{error}");
-    }
+        false
+    })
 }
 
 /// The drain as the file system sees it.

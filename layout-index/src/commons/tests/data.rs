@@ -14,8 +14,18 @@ impl Placing for Places {
         0
     }
 
-    fn place(&self, _file: std::os::fd::BorrowedFd<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    fn place(&self, _file: std::os::fd::BorrowedFd<'_>) -> Option<u32> {
+        Some(self.0.fetch_add(1, Ordering::Relaxed) as u32)
+    }
+
+    fn begin(&self, place: u32) -> Box<dyn Send> {
+        assert!(self.answers(place), "it was told so");
+        Box::new(())
+    }
+
+    /// The first one does not, once there are others.
+    fn answers(&self, place: u32) -> bool {
+        place > 0 || self.0.load(Ordering::Relaxed) < 2
     }
 
     fn deadline(&self) -> Duration {
@@ -33,16 +43,18 @@ fn what_does_not_come_back_is_not_waited_for_and_followed_up_when_it_does() {
         held.recv().expect("let go");
         Ok(())
     };
-    let late = a.in_time(UntilDeadline, act, move || tell.send(()).expect("heard"));
+    let late = a.in_time(None, UntilDeadline, act, move || {
+        tell.send(()).expect("heard")
+    });
     assert_eq!(late.unwrap(), None);
     assert!(told.try_recv().is_err(), "it has not come back yet");
     // Others are not held up.
-    let other = a.in_time(UntilDeadline, || Ok(7), || panic!("in time"));
+    let other = a.in_time(None, UntilDeadline, || Ok(7), || panic!("in time"));
     assert_eq!(other.unwrap(), Some(7));
     hold.send(()).unwrap();
     told.recv_timeout(Duration::from_secs(20))
         .expect("followed up");
-    let last = a.in_time(Forever, || Ok(8), || panic!("waited for"));
+    let last = a.in_time(None, Forever, || Ok(8), || panic!("waited for"));
     assert_eq!(last.unwrap(), Some(8));
 }
 
@@ -59,6 +71,10 @@ fn new_files_are_placed_and_appends_stay_where_they_are() {
     a.put_base(FILE, 6, b"base").unwrap();
     assert_eq!(placed(), 2);
     assert!(!a.is_written(FILE, 0));
+    assert!(!a.takes_more(FILE, 0), "its place does not answer");
+    assert!(a.takes_more(FILE, 1), "nothing is known of it");
+    a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
+    assert!(a.takes_more(FILE, 0), "it is forgotten");
 }
 
 /// A layout that is drained while somebody still writes to it goes when that one comes back.
