@@ -204,7 +204,7 @@ fn fails_on_the_simulator(pfs: &Pfs, provider: &Arc<dyn Provider>) {
         assert_eq!(provider.list(&ost).expect("list"), [""; 0]);
     }
     set(Failure::Hang);
-    let probed = probe_all(provider.clone(), Duration::from_millis(500));
+    let probed = probe_all(provider.clone(), Duration::from_secs(5));
     let error = probed[1].result.as_ref().expect_err("it hangs").to_string();
     assert!(
         error.contains("it hangs: it is left out until it answers again"),

@@ -136,12 +136,12 @@ fn an_ost_that_the_file_system_does_not_have_is_refused() {
 
 #[test]
 fn probes_go_to_the_ost_they_are_for() {
-    let pfs = Pfs::new(quick(3).slow("1", "4M"));
+    let pfs = Pfs::new(quick(3).slow("1", "500K"));
     let lustre: Arc<Lustre> = Arc::new(pfs.lustre());
     let probed = probe_all(lustre.clone(), Duration::from_secs(20));
     assert_eq!(written(&pfs), [2 * MIB as u64; 3]);
     let rate = |n: usize| probed[n].result.as_ref().expect("measured").bandwidth;
-    assert!(rate(1) < 5e6, "the slow one: {}", rate(1));
+    assert!(rate(1) < 6e5, "the slow one: {}", rate(1));
     assert!(rate(0) > 4.0 * rate(1) && rate(2) > 4.0 * rate(1));
     for one in &probed {
         assert_eq!(lustre.list(&one.ost).expect("list"), [""; 0]);
@@ -151,7 +151,7 @@ fn probes_go_to_the_ost_they_are_for() {
 /// A few slow OSTs do not make the probe of all of them slow.
 #[test]
 fn a_slow_ost_is_cut_off_when_most_are_done() {
-    let pfs = Pfs::new(quick(8).slow("5", "4M"));
+    let pfs = Pfs::new(quick(8).slow("5", "500K"));
     let lustre: Arc<dyn Provider> = Arc::new(pfs.lustre());
     let osts = lustre.osts().expect("list the OSTs");
     let options = ProbeOptions {
@@ -163,7 +163,7 @@ fn a_slow_ost_is_cut_off_when_most_are_done() {
         let whole = measured.bytes == 32 << 20;
         assert_eq!(whole, one.ost.index != 5, "{measured:?}");
         if !whole {
-            assert!(measured.bandwidth < 8e6, "{measured:?}");
+            assert!(measured.bandwidth < 1e6, "{measured:?}");
         }
     }
 }

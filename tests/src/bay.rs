@@ -221,6 +221,11 @@ impl Bay {
         command.arg("--store").arg(&self.store);
         command.arg("--backing").arg(&self.backing);
         command.arg("--config").arg(file);
+        // A disk that others use too may keep a sync for ten seconds, and does not hang. Who makes
+        // something hang says what it has time for.
+        if !self.config.contains_key("ost-deadline") {
+            command.args(["--ost-deadline", "60s"]);
+        }
         command.args(&self.args);
         command
     }

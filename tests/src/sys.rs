@@ -49,6 +49,18 @@ pub fn die_with_parent(command: &mut std::process::Command) {
     }
 }
 
+/// Copies what is to be executed. By another process: this one never has it open for writing, so no
+/// program that another test is just starting has a copy of such a descriptor, and running it is never
+/// ETXTBSY.
+pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let copied = std::process::Command::new("cp").args([from, to]).status()?;
+    if !copied.success() {
+        return Err(io::Error::other(format!("cp: {copied}")));
+    }
+    std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))
+}
+
 /// Whether something is mounted exactly at `path`, without asking what is mounted.
 pub fn is_mounted(path: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read mountinfo");

@@ -13,7 +13,7 @@ const MIB: usize = 1 << 20;
 #[test]
 fn the_log_keeps_what_is_not_drained() {
     let mut bay = Bay::new(Drain::Never);
-    bay.set("drain-rate", "48MiB");
+    bay.set("drain-rate", "24MiB");
     bay.start();
     let want = Rng::new(1).bytes(150 * MIB);
     put(bay.path("f"), &want);

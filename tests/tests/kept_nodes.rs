@@ -14,8 +14,7 @@ use std::fs::File;
 
 fn node(shared: &Shared, name: &str, drain: Drain) -> Bay {
     let mut bay = shared.node(name, drain);
-    // A killed one is started again at once; a busy machine must not let it lapse.
-    bay.set("lease", "30s").arg("--keep");
+    bay.arg("--keep");
     bay.start();
     bay
 }

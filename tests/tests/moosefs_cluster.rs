@@ -90,13 +90,13 @@ fn a_slowed_target_is_slower_than_its_neighbour() {
     // The first write to a target finds everything cold.
     timed(0, "warm");
     timed(1, "warm");
-    cluster.slow(0, 80);
+    cluster.slow(0, 20);
     let slow = timed(0, "slow");
     let neighbour = timed(1, "free");
     cluster.unslow(0);
     let after = timed(0, "after");
     println!("slowed {slow:?}, its neighbour {neighbour:?}, no longer slowed {after:?}");
-    let at_that_rate = Duration::from_secs_f64(data.len() as f64 * 8.0 / 80e6);
+    let at_that_rate = Duration::from_secs_f64(data.len() as f64 * 8.0 / 20e6);
     assert!(slow > at_that_rate * 3 / 4, "slowed {slow:?}");
     assert!(
         slow > neighbour * 4,

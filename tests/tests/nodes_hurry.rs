@@ -19,7 +19,7 @@ const PATIENCE: &str = "30s";
 
 fn node(shared: &Shared, name: &str, drain: Drain) -> Bay {
     let mut bay = shared.node(name, drain);
-    bay.set("visibility-timeout", PATIENCE).set("lease", "30s");
+    bay.set("visibility-timeout", PATIENCE);
     bay
 }
 

@@ -16,6 +16,14 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
+/// A node that is missed when it is gone: others wait for its lease, and take over.
+fn mortal(shared: &Shared, name: &str, drain: Drain) -> Bay {
+    let mut bay = shared.node(name, drain);
+    bay.set("lease", "6s");
+    expects_deaths(&mut bay);
+    bay
+}
+
 /// What a test provokes by killing a node: others say that they noticed.
 fn expects_deaths(bay: &mut Bay) {
     for said in [
@@ -91,10 +99,8 @@ fn killed_after_a_deferred_close_and_back_again() {
 #[test]
 fn killed_for_good_after_it_published() {
     let shared = Shared::plain();
-    let mut a = shared.node("a", Drain::Never);
-    let mut b = shared.node("b", Drain::Immediate);
-    expects_deaths(&mut a);
-    expects_deaths(&mut b);
+    let mut a = mortal(&shared, "a", Drain::Never);
+    let mut b = mortal(&shared, "b", Drain::Immediate);
     a.set("close", "publish").start();
     b.start();
     let id = shared.id_of("a");
@@ -176,8 +182,7 @@ impl Round {
         let mut nodes: Vec<Bay> = ["a", "b"]
             .iter()
             .map(|name| {
-                let mut node = shared.node(name, Drain::Never);
-                expects_deaths(&mut node);
+                let mut node = mortal(&shared, name, Drain::Never);
                 // One domain at a time, so that each gets one.
                 node.set("close", "publish")
                     .set("drain-rate", "1MiB")
@@ -275,10 +280,9 @@ fn the_owner_of_a_domain_is_killed_in_the_middle_of_a_round() {
 #[test]
 fn asleep_in_a_round_for_longer_than_its_lease() {
     let shared = Shared::plain();
-    let mut a = shared.node("a", Drain::Never);
-    let mut b = shared.node("b", Drain::Immediate);
+    let mut a = mortal(&shared, "a", Drain::Never);
+    let mut b = mortal(&shared, "b", Drain::Immediate);
     for node in [&mut a, &mut b] {
-        expects_deaths(node);
         node.set("close", "publish").set("subfiles", "always");
     }
     a.set("drain-rate", "1MiB").start();
@@ -316,10 +320,9 @@ fn asleep_in_a_round_for_longer_than_its_lease() {
 #[test]
 fn asleep_while_it_drains_alone_for_longer_than_its_lease() {
     let shared = Shared::plain();
-    let mut a = shared.node("a", Drain::Immediate);
-    let mut b = shared.node("b", Drain::Immediate);
+    let mut a = mortal(&shared, "a", Drain::Immediate);
+    let mut b = mortal(&shared, "b", Drain::Immediate);
     for node in [&mut a, &mut b] {
-        expects_deaths(node);
         node.set("close", "publish");
     }
     a.set("drain-rate", "1MiB").start();

@@ -60,7 +60,7 @@ fn job(dir: PathBuf, files: u64) -> Vec<(String, Vec<u8>)> {
 /// S9.4: an OST hangs in the middle of a drain, for as long as the test likes.
 fn an_ost_that_hangs_does_not_hang_the_job(nodes: &str) {
     let mut lustre = four(Drain::Immediate, nodes);
-    lustre.bay.set("drain-rate", "8MiB");
+    lustre.bay.set("drain-rate", "4MiB");
     lustre.bay.allow_log("has data of it, has not answered");
     lustre.start();
     let mid = Rng::new(1).bytes(12 * MIB);
@@ -93,7 +93,7 @@ fn an_ost_that_hangs_does_not_hang_the_job(nodes: &str) {
     in_time("writing and syncing a new file", synced).expect("sync");
     let below = lustre.bay.canonical("new");
     assert_eq!(lustre.striped_over(&below), OTHERS);
-    let out = lustre.drain("new", &["--wait", "--timeout", "20s"]);
+    let out = lustre.drain("new", &["--wait", "--timeout", "60s"]);
     assert_eq!(code(&out), OK, "{out:?}");
     lustre.has_all("new", &new);
     let status = lustre.bay.status();
@@ -246,7 +246,7 @@ fn breaks(nodes: &str, change: Change, repair: Change, state: &str, says: &str) 
     let new = Rng::new(6).bytes(4 * MIB);
     put(lustre.bay.path("new"), &new);
     assert_eq!(lustre.striped_over(&lustre.bay.canonical("new")), OTHERS);
-    let out = lustre.drain("new", &["--wait", "--timeout", "20s"]);
+    let out = lustre.drain("new", &["--wait", "--timeout", "60s"]);
     assert_eq!(code(&out), OK, "{out:?}");
     assert_same("new", &get(lustre.bay.canonical("new")), &new);
 

@@ -16,11 +16,13 @@ use std::os::unix::fs::MetadataExt;
 forebay_tests::with_one_node_and_many!(files_and_subfiles_are_on_the_fast_osts);
 
 fn files_and_subfiles_are_on_the_fast_osts(nodes: &str) {
-    let builder = Sim::builder().osts(5).bandwidth("20M").slow("1,3", "1M");
+    let builder = Sim::builder().osts(5).bandwidth("10M").slow("1,3", "1M");
     let mut lustre = Lustre::new(builder.stripe("1M", 5), Drain::Never, nodes);
     // Long enough to look at it.
-    lustre.bay.set("drain-rate", "8MiB");
-    lustre.bay.set("probe-size", "2MiB");
+    lustre.bay.set("drain-rate", "3MiB");
+    // Long enough that a busy machine does not make fast ones look slow, or as if they hung.
+    lustre.bay.set("probe-size", "8MiB");
+    lustre.bay.set("ost-deadline", "10s");
     lustre.start();
     let status = lustre.bay.status();
     let fast = status.chosen();

@@ -58,7 +58,7 @@ impl<'a> Place<'a> {
         let client = cluster.mount(name);
         let backing = client.join(format!("{name}-scratch"));
         std::fs::create_dir(&backing).expect("create the backing");
-        let mut bay = Bay::with_limit(Drain::Never, Duration::from_secs(150));
+        let mut bay = Bay::with_limit(Drain::Never, Duration::from_secs(240));
         bay.set("nodes", nodes);
         bay.set_backing(&backing)
             .set("subfiles", "always")
@@ -151,7 +151,7 @@ fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str, nodes: &s
     const SLOW: usize = 3;
     let mut place = Place::new(cluster, mounts, name, nodes);
     // Long enough to look at it.
-    place.bay.set("drain-rate", "8MiB");
+    place.bay.set("drain-rate", "4MiB");
     place.bay.set("probe-size", "4MiB");
     // The canonical file may be on the slow one, and is then written slowly.
     place.bay.set("ost-deadline", "20s");
@@ -223,7 +223,7 @@ fn read(file: &File, len: usize) -> Vec<u8> {
     let file = file.try_clone().expect("another handle");
     let (done, result) = channel();
     std::thread::spawn(move || done.send(sys::read_at(&file, 0, len)));
-    let result = result.recv_timeout(Duration::from_secs(20));
+    let result = result.recv_timeout(LONG);
     result.expect("a read hangs").expect("a read fails")
 }
 
@@ -237,7 +237,7 @@ fn loses_nothing(
     let cluster = MooseFs::start(TARGETS);
     cluster.inside(|| {
         let mut place = Place::new(&cluster, mounts, "client", nodes);
-        place.bay.set("drain-rate", "16MiB");
+        place.bay.set("drain-rate", "6MiB");
         place.bay.set("probe", "off");
         let hangs = "has data of it, has not answered";
         for text in ["dropped: OST", "OST ", hangs, "goes to another layout"] {
@@ -277,7 +277,7 @@ fn loses_nothing(
         place.drain("big", &[]);
         place.until("the drain is in the middle", |status| {
             status.number("/bytes/subfiled") as usize > files.want.len() * MIB
-                && status.in_log() > 8 << 20
+                && status.in_log() > 4 << 20
         });
         breaks(&cluster, victim);
 

@@ -14,7 +14,7 @@ const MIB: usize = 1 << 20;
 fn killed_half_way() -> (Bay, Vec<u8>) {
     let mut bay = Bay::new(Drain::Never);
     bay.set("nodes", "one");
-    bay.with_osts(3).set("drain-rate", "16MiB");
+    bay.with_osts(3).set("drain-rate", "6MiB");
     bay.start();
     let data = Rng::new(7).bytes(24 * MIB + 123);
     put(bay.path("f"), &data);

@@ -3,7 +3,7 @@
 use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::rng::Rng;
 use forebay_tests::sys::{self, Mapping};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// A mounted bay for one test; whatever the test still holds open is closed before unmounting.
@@ -135,10 +135,8 @@ fn readers_come_and_go_while_it_drains() {
 /// S1.19: an executable runs, is replaced, and runs again.
 #[test]
 fn programs_run_from_the_mount() {
-    use std::os::unix::fs::PermissionsExt;
     with(|bay| {
-        fs::copy("/bin/echo", bay.path("echo")).expect("copy");
-        fs::set_permissions(bay.path("echo"), fs::Permissions::from_mode(0o755)).expect("chmod");
+        sys::copy_program("/bin/echo".as_ref(), &bay.path("echo")).expect("copy");
         for _ in 0..2 {
             let out = std::process::Command::new(bay.path("echo"))
                 .arg("hello")

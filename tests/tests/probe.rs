@@ -22,11 +22,15 @@ struct Pfs {
 
 impl Pfs {
     fn new(osts: usize, slow: Option<(&str, &str)>) -> Self {
+        Pfs::with_bandwidth("5M", osts, slow)
+    }
+
+    fn with_bandwidth(bandwidth: &str, osts: usize, slow: Option<(&str, &str)>) -> Self {
         prereq::mounting();
         let root = tempfile::tempdir().expect("a directory");
         let mount = root.path().join("pfs");
         std::fs::create_dir(&mount).expect("mkdir");
-        let mut builder = Sim::builder().osts(osts).bandwidth("5M").jitter("2%");
+        let mut builder = Sim::builder().osts(osts).bandwidth(bandwidth).jitter("2%");
         if let Some((which, bandwidth)) = slow {
             builder = builder.slow(which, bandwidth);
         }
@@ -88,21 +92,29 @@ fn chosen(report: &Value) -> Vec<u64> {
 }
 
 /// Twelve slow ones of 156, as in the paper's figures 4 and 5; the bandwidths are scaled down to
-/// what the machine can do at once.
+/// what the machine can do at once. One of so many that is held up for a tenth of a second, by a machine
+/// that has other things to do, is slower than the others: then it is tried again.
 #[test]
 fn of_156_osts_the_12_slow_ones_are_left_out() {
     let slow = "3,17,29,41,58,66,79,90,101,123,140,155";
-    let pfs = Pfs::new(156, Some((slow, "2M")));
-    let out = pfs.probe(&["--size", "4MiB", "--json"]);
-    assert_eq!(code(&out), OK, "{out:?}");
-    let report = report(&out);
-    assert_eq!(report["chosen"], 144, "{report:#}");
+    let pfs = Pfs::with_bandwidth("1M", 156, Some((slow, "400K")));
     let slow: Vec<u64> = slow
         .split(',')
         .map(|n| n.parse().expect("a number"))
         .collect();
-    assert!(!chosen(&report).iter().any(|ost| slow.contains(ost)));
-    pfs.nothing_is_left();
+    let mut tries = 0;
+    loop {
+        let out = pfs.probe(&["--size", "4MiB", "--json"]);
+        assert_eq!(code(&out), OK, "{out:?}");
+        let report = report(&out);
+        assert!(!chosen(&report).iter().any(|ost| slow.contains(ost)));
+        pfs.nothing_is_left();
+        if report["chosen"] == 144 {
+            return;
+        }
+        tries += 1;
+        assert!(tries < 5, "{report:#}");
+    }
 }
 
 /// Two nodes that probe at once see less of each target, and otherwise nothing of each other.
@@ -110,7 +122,7 @@ fn of_156_osts_the_12_slow_ones_are_left_out() {
 fn two_probes_at_once() {
     let pfs = Pfs::new(8, Some(("5", "500K")));
     let start = || {
-        let mut command = pfs.command(&["--size", "2MiB", "--json"]);
+        let mut command = pfs.command(&["--size", "8MiB", "--json"]);
         command.stdout(std::process::Stdio::piped());
         command.spawn().expect("start forebay")
     };
@@ -138,7 +150,7 @@ fn an_ost_that_fails_is_named() {
         pfs.sim
             .set(2, Change::default().fail(failure))
             .expect("fail");
-        let out = pfs.probe(&["--size", "1MiB", "--deadline", "1s", "--json"]);
+        let out = pfs.probe(&["--size", "4MiB", "--deadline", "5s", "--json"]);
         pfs.sim
             .set(2, Change::default().fail(Failure::None))
             .expect("mend");
@@ -156,9 +168,9 @@ fn an_ost_that_fails_is_named() {
 
 #[test]
 fn the_table_the_picture_and_bad_arguments() {
-    let pfs = Pfs::new(3, Some(("1", "300K")));
+    let pfs = Pfs::new(3, Some(("1", "1M")));
     let picture = pfs.root.path().join("probe.svg");
-    let out = pfs.probe(&["--size", "1MiB", "--svg", str(&picture)]);
+    let out = pfs.probe(&["--size", "4MiB", "--svg", str(&picture)]);
     let said = String::from_utf8_lossy(&out.stdout);
     assert_eq!(code(&out), OK, "{said}");
     assert!(said.starts_with("2 OSTs of 3 chosen"), "{said}");
@@ -216,7 +228,7 @@ fn the_osts_behind_one_directory_are_found() {
 fn a_slow_chunkserver_of_a_moosefs_is_left_out() {
     let cluster = MooseFs::start(3);
     let mount = cluster.mount("client");
-    cluster.slow(1, 40);
+    cluster.slow(1, 8);
     let mut command = Command::new(prereq::forebay());
     command
         .arg("probe")

@@ -249,7 +249,7 @@ fn an_ordinary_user_mounts() {
     fs::set_permissions(root.join("run"), fs::Permissions::from_mode(0o700)).expect("chmod");
     std::os::unix::fs::chown(&root, Some(uid), Some(uid)).expect("chown");
     let program = root.join("forebay");
-    fs::copy(forebay_tests::prereq::forebay(), &program).expect("copy the program");
+    sys::copy_program(&forebay_tests::prereq::forebay(), &program).expect("copy the program");
     let command = |args: &[&str]| {
         let mut command = std::process::Command::new(&program);
         command.args(args).current_dir(&root);

@@ -104,12 +104,9 @@ fn the_high_watermark_slows_writers() {
         sys::write_all_at(&file, &data, i * MIB).expect("write");
         took.push(start.elapsed());
     }
-    let median = |part: &[Duration]| {
-        let mut sorted = part.to_vec();
-        sorted.sort();
-        sorted[sorted.len() / 2]
-    };
-    let (calm, slowed) = (median(&took[20..100]), median(&took[160..220]));
+    // Whatever else the machine does makes single ones slower, and none faster.
+    let least = |part: &[Duration]| *part.iter().min().expect("some");
+    let (calm, slowed) = (least(&took[20..100]), least(&took[160..220]));
     assert!(
         slowed > calm * 2,
         "calm {calm:?}, above the watermark {slowed:?}"

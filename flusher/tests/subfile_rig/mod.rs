@@ -168,7 +168,7 @@ impl Bench {
                 size: 1 << 20,
                 deadline: Duration::from_secs(5),
             },
-            deadline: Duration::from_millis(300),
+            deadline: Duration::from_secs(3),
             retry_after: Duration::from_millis(200),
             ..OstSettings::default()
         };
@@ -211,7 +211,7 @@ impl Bench {
             policy: Policy::Never,
             subfiles,
             stripe: STRIPE,
-            patience: Duration::from_millis(300),
+            patience: Duration::from_secs(3),
             retry_min: Duration::from_millis(5),
             retry_max: Duration::from_millis(50),
             sync_every: 4 * STRIPE,
@@ -296,7 +296,7 @@ pub fn open_store_of(dir: &Path, backing: &Path, node: &str, capacity: u64) -> A
 }
 
 pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !check() {
         assert!(Instant::now() < deadline, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(2));
@@ -304,7 +304,7 @@ pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
 }
 
 pub fn soon() -> Option<Instant> {
-    Some(Instant::now() + Duration::from_secs(20))
+    Some(Instant::now() + Duration::from_secs(60))
 }
 
 pub fn put(file: &File, model: &mut Vec<u8>, offset: usize, data: &[u8]) {

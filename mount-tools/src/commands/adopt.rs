@@ -174,9 +174,9 @@ fn drain(
         probing: false,
         ..OstSettings::default()
     };
-    let fleet = provider.map(|provider| Fleet::start(provider, targets));
+    let fleet = provider.map(|provider| Fleet::start(provider, targets.clone()));
     let (peers, _) = wiring::join(&backing, &store, LEASE, LEASE)?;
-    let osts = wiring::osts(fleet.as_ref(), Some(peers.clone()), path);
+    let osts = wiring::osts(fleet.as_ref(), Some(peers.clone()), path, &targets);
     let provider = osts.as_ref().map(|o| o.fleet.provider().clone());
     let settings = Settings {
         policy: Policy::Never,

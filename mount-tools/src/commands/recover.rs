@@ -66,7 +66,7 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         probing: false,
         ..OstSettings::default()
     };
-    let fleet = provider.map(|provider| Fleet::start(provider, targets));
+    let fleet = provider.map(|provider| Fleet::start(provider, targets.clone()));
     let options = StoreOptions {
         dir: dir.clone(),
         node: superblock.node.clone(),
@@ -86,7 +86,12 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         ..Report::default()
     };
     let (peers, owed) = wiring::join(&backing, &store, LEASE, LEASE)?;
-    let osts = wiring::osts(fleet.as_ref(), Some(peers.clone()), &report.backing);
+    let osts = wiring::osts(
+        fleet.as_ref(),
+        Some(peers.clone()),
+        &report.backing,
+        &targets,
+    );
     drain(&store, wiring::Bare(backing), osts, &owed, &mut report)?;
     store.close().map_err(failed)?;
     if let Err(error) = peers.leave() {

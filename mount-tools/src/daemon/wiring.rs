@@ -5,7 +5,7 @@ use super::lifecycle::{Unmount, UnmountFailure};
 use super::verbs::Names;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
-use flusher::ost::{self, Fleet, InFlight, Kind, Ost, Provider, ProviderError};
+use flusher::ost::{self, Fleet, InFlight, Kind, Ost, OstSettings, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
     Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement,
@@ -56,19 +56,28 @@ pub fn provider(
 
 /// What the drain needs to know of storage targets and other nodes. Where nodes share the backing
 /// and there are no targets, their subfiles are in the backing itself.
-pub fn osts(fleet: Option<&Arc<Fleet>>, peers: Option<Arc<Peers>>, backing: &Path) -> Option<Osts> {
+pub fn osts(
+    fleet: Option<&Arc<Fleet>>,
+    peers: Option<Arc<Peers>>,
+    backing: &Path,
+    targets: &OstSettings,
+) -> Option<Osts> {
     let fleet = match (fleet, &peers) {
         (Some(fleet), _) => fleet.clone(),
-        (None, Some(_)) => Fleet::start(
-            Arc::new(ost::Directories::backing(backing.to_path_buf())),
-            ost::OstSettings {
-                probing: false,
-                ..ost::OstSettings::default()
-            },
-        ),
+        (None, Some(_)) => backing_alone(backing, targets),
         (None, None) => return None,
     };
     Some(Osts { fleet, peers })
+}
+
+/// The backing as the only target: there is nothing to choose, so it is not probed.
+fn backing_alone(backing: &Path, targets: &OstSettings) -> Arc<Fleet> {
+    let settings = OstSettings {
+        probing: false,
+        ..targets.clone()
+    };
+    let provider = ost::Directories::backing(backing.to_path_buf());
+    Fleet::start(Arc::new(provider), settings)
 }
 
 /// Makes this node one of those that share the backing, and takes up what it had promised them.
@@ -112,7 +121,12 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
             .set_placing(Arc::new(Spreading { fleet, next }));
     }
     let (peers, owed) = joined.map_or((None, Vec::new()), |(peers, owed)| (Some(peers), owed));
-    let osts = osts(fleet.as_ref(), peers.clone(), &settings.backing);
+    let osts = osts(
+        fleet.as_ref(),
+        peers.clone(),
+        &settings.backing,
+        &settings.targets,
+    );
     let others = settings.sharing.as_ref().zip(peers.clone());
     let striping = |fleet: &Arc<Fleet>| -> Arc<dyn Placement> {
         Arc::new(Striping {
@@ -378,4 +392,25 @@ impl Canonicals for Bare {
     }
 
     fn finished(&self, _: FileId) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `ost-deadline` and `ost-retry` say holds where no targets are named, too.
+    #[test]
+    fn the_backing_alone_has_the_settings_of_targets() {
+        let dir = tempfile::tempdir().unwrap();
+        let given = OstSettings {
+            deadline: Duration::from_secs(71),
+            retry_after: Duration::from_secs(73),
+            ..OstSettings::default()
+        };
+        let fleet = backing_alone(dir.path(), &given);
+        let used = fleet.settings();
+        assert_eq!(used.deadline, given.deadline);
+        assert_eq!(used.retry_after, given.retry_after);
+        assert!(!used.probing && fleet.chosen().len() == 1);
+    }
 }

@@ -5,7 +5,6 @@ mod common;
 use common::Ground;
 use forebay_tests::cli::{FAILED, STILL_DIRTY, USAGE, assert_refused, code};
 use forebay_tests::wait::{LONG, wait_until};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -185,8 +184,9 @@ fn fake_forebay(ground: &Ground, node: &str, instead: &str) -> String {
         "#!/bin/sh\ncase \"$*\" in mount*\"--node {node}\"*) {instead} ;; esac\nexec {} \"$@\"\n",
         real.display()
     );
-    std::fs::write(&path, text).expect("write a script");
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("chmod");
+    let plain = ground.path("forebay-with-a-flaw.text");
+    std::fs::write(&plain, text).expect("write a script");
+    forebay_tests::sys::copy_program(&plain, &path).expect("make it a program");
     path.to_str().expect("a plain name").to_owned()
 }
 

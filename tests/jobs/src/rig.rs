@@ -7,6 +7,7 @@ use forebay_tests::daemon_log;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Jobs wait by spinning: two of them at once are slower than one after another, and one that starves
@@ -21,6 +22,9 @@ pub fn ranks(nodes: usize) -> usize {
 /// Open MPI's ranks on different nodes talk by TCP, and when there are many more of them than
 /// processors most of the time is gone with that.
 const FEW: usize = 4;
+
+/// A job that takes longer hangs. On two processors that others use too, one may need minutes.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A job of one of the programs on these nodes, also with more ranks than processors.
 pub fn job(cluster: &Cluster, mpi: Mpi, ranks: usize) -> Job<'_> {
@@ -46,7 +50,8 @@ impl Rig {
             .prefix("forebay-plain-")
             .tempdir()
             .expect("make a temporary directory");
-        let cluster = Cluster::up(spec).expect("start the nodes");
+        let mut cluster = Cluster::up(spec).expect("start the nodes");
+        cluster.set_limit(LIMIT);
         Rig {
             cluster,
             allowed: Vec::new(),

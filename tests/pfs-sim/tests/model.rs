@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, KIB, MIB, open, pattern, quick, read, same, set_xattr, timed, write};
+use common::{Bench, KIB, MIB, least, open, pattern, quick, read, same, set_xattr, timed, write};
 use pfs_sim::layout::Wish;
 use pfs_sim::{Change, Sim, lov};
 use std::path::Path;
@@ -30,16 +30,20 @@ fn place(path: &Path, ost: usize) {
 fn a_slow_ost_is_slower_by_its_share() {
     let sim = Sim::builder().osts(2).bandwidth("10M").slow("1", "1M");
     let bench = Bench::new(1, sim);
-    let mut took = Vec::new();
     let data = vec![7; 2 * MIB as usize];
-    for ost in 0..2 {
+    let files = [0, 1].map(|ost| {
         let path = bench.path(&format!("on{ost}"));
         place(&path, ost);
-        let file = open(&path);
-        took.push(timed(|| write(&file, &data, 0)).as_secs_f64());
-    }
-    let ratio = took[1] / took[0];
-    assert!((8.0..11.0).contains(&ratio), "{took:?}: {ratio:.2}");
+        open(&path)
+    });
+    let write_both = || {
+        let took = [0, 1].map(|ost| timed(|| write(&files[ost], &data, 0)).as_secs_f64());
+        assert!(took[0] > 0.19 && took[1] > 1.9, "too fast: {took:?}");
+        took
+    };
+    let is_so = |[fast, slow]: [f64; 2]| (8.0..11.0).contains(&(slow / fast));
+    let took = least(write_both, is_so);
+    assert!(is_so(took), "{took:?}");
     let counters = bench.sim.counters().expect("counters");
     let busy = |ost: usize| counters.osts[ost].tally.busy_ns as f64;
     let exact = busy(1) / busy(0);
@@ -66,9 +70,14 @@ fn osts_work_side_by_side() {
         })
         .as_secs_f64()
     };
-    let (apart, together) = (both(["a0", "a1"]), both(["b0", "b1"]));
-    let ratio = together / apart;
-    assert!((1.6..2.3).contains(&ratio), "{apart} {together}");
+    let measure = || {
+        let took = [both(["a0", "a1"]), both(["b0", "b1"])];
+        assert!(took[0] > 0.24 && took[1] > 0.48, "too fast: {took:?}");
+        took
+    };
+    let is_so = |[apart, together]: [f64; 2]| (1.6..2.3).contains(&(together / apart));
+    let took = least(measure, is_so);
+    assert!(is_so(took), "{took:?}");
 }
 
 /// What is changed while it runs holds for the next request.
@@ -199,8 +208,9 @@ fn moves_cost_time() {
     assert!((9..=10).contains(&moves), "{moves}");
     assert!(dear.as_secs_f64() > 0.17, "{dear:?}");
     bench.sim.set_lock_cost("0").expect("set");
-    let cheap = timed(turns);
-    assert!(cheap < dear / 3, "{cheap:?} {dear:?}");
+    let is_so = |[cheap]: [f64; 1]| cheap < 0.17 / 3.0;
+    let cheap = least(|| [timed(turns).as_secs_f64()], is_so);
+    assert!(is_so(cheap), "{cheap:?} {dear:?}");
 }
 
 /// A client with a cache keeps many OSTs busy though it writes one block after the other, and a sync
@@ -220,11 +230,16 @@ fn write_behind_fills_the_osts() {
         (acknowledged.as_secs_f64(), synced.as_secs_f64())
     };
     let (one_by_one, _) = took(builder.clone());
-    let (acknowledged, synced) = took(builder.write_behind("1M"));
     assert!(one_by_one > 0.24, "{one_by_one}");
-    assert!(acknowledged < one_by_one / 2.0, "{acknowledged}");
-    let both = acknowledged + synced;
-    assert!((0.05..0.15).contains(&both), "{acknowledged} {synced}");
+    let behind = || {
+        let (acknowledged, synced) = took(builder.clone().write_behind("1M"));
+        let both = acknowledged + synced;
+        assert!(both > 0.05, "too fast: {acknowledged} {synced}");
+        [acknowledged, both]
+    };
+    let is_so = |[acknowledged, both]: [f64; 2]| acknowledged < 0.24 / 2.0 && both < 0.15;
+    let took = least(behind, is_so);
+    assert!(is_so(took), "{took:?}");
 }
 
 /// With `--clients process` the shell that writes is another client than this test.

@@ -17,12 +17,9 @@ pub fn sim() -> Shared {
     Shared::simulated(Sim::builder().osts(2).stripe("1M", 2))
 }
 
-/// A node that is not started yet. A killed one is started again at once, so nobody waits for its
-/// lease, and a busy machine must not let it lapse.
+/// A node that is not started yet.
 pub fn node(shared: &Shared, drain: Drain) -> Bay {
-    let mut bay = shared.node("n0", drain);
-    bay.set("lease", "30s");
-    bay
+    shared.node("n0", drain)
 }
 
 /// Bytes that were ever read from the files below.

@@ -44,13 +44,13 @@ impl Lustre {
         sim.lustre_root(dir.path()).expect("write the list of OSTs");
         let all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&mount, all).expect("open the PFS to all");
-        let mut bay = Bay::with_limit(drain, Duration::from_secs(120));
+        let mut bay = Bay::with_limit(drain, Duration::from_secs(240));
         bay.set("nodes", nodes);
         bay.set_backing(&mount)
             .env("FOREBAY_LUSTRE_ROOT", dir.path())
             .set("ost-provider", "lustre")
             .set("subfiles", "always")
-            .set("ost-deadline", "1s")
+            .set("ost-deadline", "3s")
             .set("ost-retry", "1s");
         let _dir = dir;
         Lustre { bay, sim, _dir }
@@ -166,8 +166,8 @@ impl Drop for Lustre {
 }
 
 fn wait_until_or<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let patience = std::time::Instant::now() + Duration::from_secs(30);
-    wait_until(what, LONG, || match look() {
+    let patience = std::time::Instant::now() + LONG;
+    wait_until(what, 2 * LONG, || match look() {
         Some(found) => Some(Some(found)),
         None => (std::time::Instant::now() > patience).then_some(None),
     })
@@ -185,6 +185,6 @@ pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static
 }
 
 pub fn in_time<T>(what: &str, result: Receiver<T>) -> T {
-    let result = result.recv_timeout(Duration::from_secs(20));
+    let result = result.recv_timeout(LONG);
     result.unwrap_or_else(|e| panic!("{what} hangs, or failed: {e}"))
 }

@@ -5,9 +5,18 @@ use crate::commons::Patience::{Forever, UntilDeadline};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
-/// All places are alike, and have a moment.
-#[derive(Default)]
-struct Places(AtomicUsize);
+/// All places are alike.
+struct Places {
+    placed: AtomicUsize,
+    deadline: Duration,
+}
+
+impl Places {
+    fn within(deadline: Duration) -> Arc<Places> {
+        let placed = AtomicUsize::new(0);
+        Arc::new(Places { placed, deadline })
+    }
+}
 
 impl Placing for Places {
     fn create_flags(&self) -> i32 {
@@ -15,7 +24,7 @@ impl Placing for Places {
     }
 
     fn place(&self, _file: std::os::fd::BorrowedFd<'_>) -> Option<u32> {
-        Some(self.0.fetch_add(1, Ordering::Relaxed) as u32)
+        Some(self.placed.fetch_add(1, Ordering::Relaxed) as u32)
     }
 
     fn begin(&self, place: u32) -> Box<dyn Send> {
@@ -25,11 +34,11 @@ impl Placing for Places {
 
     /// The first one does not, once there are others.
     fn answers(&self, place: u32) -> bool {
-        place > 0 || self.0.load(Ordering::Relaxed) < 2
+        place > 0 || self.placed.load(Ordering::Relaxed) < 2
     }
 
     fn deadline(&self) -> Duration {
-        Duration::from_millis(20)
+        self.deadline
     }
 }
 
@@ -37,7 +46,7 @@ impl Placing for Places {
 fn what_does_not_come_back_is_not_waited_for_and_followed_up_when_it_does() {
     let bench = Bench::new();
     let a = bench.node(1);
-    a.set_placing(Arc::new(Places::default()));
+    a.set_placing(Places::within(Duration::from_secs(1)));
     let ((hold, held), (tell, told)) = (channel::<()>(), channel());
     let act = move || {
         held.recv().expect("let go");
@@ -62,9 +71,9 @@ fn what_does_not_come_back_is_not_waited_for_and_followed_up_when_it_does() {
 fn new_files_are_placed_and_appends_stay_where_they_are() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let places = Arc::new(Places::default());
+    let places = Places::within(Duration::from_secs(60));
     a.set_placing(places.clone());
-    let placed = || places.0.load(Ordering::Relaxed);
+    let placed = || places.placed.load(Ordering::Relaxed);
     a.append_layout(FILE, 0, 0, b"first", Forever).unwrap();
     a.append_layout(FILE, 0, 5, b"second", Forever).unwrap();
     assert_eq!(placed(), 1);

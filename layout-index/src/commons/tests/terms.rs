@@ -182,15 +182,16 @@ fn a_dead_holder_is_replaced_after_its_lease() {
     assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
 }
 
-/// With the real clock, and in real time.
+/// With the real clock, and in real time. Half of the lease is more than a busy machine stands still.
 #[test]
 fn a_dead_holder_is_replaced_in_time() {
     let bench = Bench::new();
-    let join = |id| Commons::join(bench.backing(), owner(id, 1), "n", LEASE).unwrap();
+    let lease = Duration::from_secs(3);
+    let join = |id| Commons::join(bench.backing(), owner(id, 1), "n", lease).unwrap();
     let a = join(1);
     let held = mine(a.take_term(FILE).unwrap());
-    let b = join(2);
     let begin = Instant::now();
+    let b = join(2);
     loop {
         b.heartbeat().unwrap();
         if let TermAttempt::Mine(term) = b.take_term(FILE).unwrap() {
@@ -198,10 +199,10 @@ fn a_dead_holder_is_replaced_in_time() {
             assert!(!a.lease_holds());
             break;
         }
-        assert!(begin.elapsed() < Duration::from_secs(30), "never replaced");
-        std::thread::yield_now();
+        assert!(begin.elapsed() < Duration::from_secs(60), "never replaced");
+        std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(begin.elapsed() >= LEASE);
+    assert!(begin.elapsed() >= lease);
 }
 
 #[test]

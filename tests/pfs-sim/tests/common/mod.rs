@@ -10,11 +10,21 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1 << 20;
+
+/// Held for reading while a program is being started.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// No program is started meanwhile. One that is has copies of all descriptors of this process, and
+/// closes them, which counts as closes of these files.
+pub fn nothing_starts() -> RwLockWriteGuard<'static, ()> {
+    STARTING.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A simulator with its mount points in a directory of its own.
 pub struct Bench {
@@ -37,6 +47,7 @@ impl Bench {
             std::fs::create_dir(point).expect("a mount point");
         }
         let builder = builder.program(env!("CARGO_BIN_EXE_pfs-sim"));
+        let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
         let sim = builder.start(&points).expect("start pfs-sim");
         Self { sim, _dir: dir }
     }
@@ -102,6 +113,23 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     let begin = Instant::now();
     work();
     begin.elapsed()
+}
+
+/// Measures again and again until the least of each time will do, for a minute at most; what it was in
+/// the end. A busy machine makes everything slower and nothing faster, so what must not take longer is
+/// to be judged by the quickest of several tries.
+pub fn least<const N: usize>(
+    mut measure: impl FnMut() -> [f64; N],
+    will_do: impl Fn([f64; N]) -> bool,
+) -> [f64; N] {
+    let begin = Instant::now();
+    let mut least = [f64::INFINITY; N];
+    while !will_do(least) && begin.elapsed() < Duration::from_secs(60) {
+        for (least, took) in least.iter_mut().zip(measure()) {
+            *least = least.min(took);
+        }
+    }
+    least
 }
 
 /// Waits for a condition; generous, for it bounds a hang and measures nothing.
