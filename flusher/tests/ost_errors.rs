@@ -3,13 +3,14 @@
 
 mod ost_sim;
 
-use flusher::ost::{Directories, Ost, Provider};
+use flusher::ost::{Directories, Lustre, Ost, OstError, Provider};
 use forebay_tests::loopfs::LoopFs;
 use forebay_tests::users::{ALICE, as_user};
 use forebay_tests::{prereq, sys};
 use ost_sim::{Pfs, probe_all, quick, start};
 use pfs_sim::layout::Wish;
-use pfs_sim::{Change, Failure, lov};
+use pfs_sim::{Builder, Change, Failure, lov};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -121,7 +122,7 @@ fn not_allowed() {
     // A probe's threads belong to the user who asks.
     let said = as_user(ALICE, &[], || sentence(dir.path()));
     assert!(
-        said.contains("may not write there: change owner or mode"),
+        said.contains("may not write in ") && said.ends_with("change its owner or mode"),
         "{said}"
     );
     assert_eq!(std::fs::read_dir(dir.path()).expect("list").count(), 0);
@@ -237,6 +238,111 @@ fn directories_that_fail() {
         dir
     });
     fails_on_the_simulator(&pfs, &directories(&[&paths[0], &paths[1]]));
+}
+
+/// A Lustre in a directory of its own, with one OST chosen.
+struct OneOst {
+    lustre: Lustre,
+    ost: Ost,
+    dir: PathBuf,
+    _pfs: Pfs,
+}
+
+impl OneOst {
+    fn new(builder: Builder) -> OneOst {
+        let pfs = Pfs::new(builder);
+        let dir = pfs.mount().join("scratch");
+        std::fs::create_dir(&dir).expect("mkdir");
+        let held = std::fs::File::open(&dir).expect("open the directory");
+        let lustre = Lustre::with_root(held.as_fd(), pfs.root()).expect("hold it");
+        let ost = lustre.osts().expect("list").remove(1);
+        OneOst {
+            lustre,
+            ost,
+            dir,
+            _pfs: pfs,
+        }
+    }
+
+    /// What is said when no file can be made there.
+    fn refusal(&self, direct: bool) -> OstError {
+        let made = self.lustre.create(&self.ost, "new", direct);
+        let error = made.expect_err("no file can be made there");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("OST 1 (sim-OST0001): making a file: "),
+            "{said}"
+        );
+        error
+    }
+
+    fn files(&self) -> Vec<String> {
+        self.lustre.list(&self.ost).expect("list")
+    }
+}
+
+/// An ordinary user's daemon, before anything was made there and where root's has made it. The name of
+/// the OST says nothing about where, so the sentence names the directory.
+#[test]
+fn lustre_not_allowed() {
+    let one = OneOst::new(quick(2));
+    let denied = |dir: &Path| {
+        let said = as_user(ALICE, &[], || one.refusal(false)).to_string();
+        let rights = format!(
+            "Permission denied: user {ALICE} may not write in {}: change its owner or mode",
+            dir.display()
+        );
+        assert!(said.ends_with(&rights), "{said}");
+    };
+    denied(&one.dir);
+    assert_eq!(std::fs::read_dir(&one.dir).expect("list").count(), 0);
+    one.lustre.create(&one.ost, "a", false).expect("root may");
+    denied(&one.dir.join(".forebay"));
+    assert_eq!(one.files(), ["a"]);
+}
+
+/// The directories of subfiles are made again; the one that was given is not, for nothing tells where
+/// it should be.
+#[test]
+fn lustre_missing() {
+    let one = OneOst::new(quick(2));
+    one.lustre.create(&one.ost, "a", false).expect("create");
+    std::fs::remove_dir_all(one.dir.join(".forebay/subfiles/1")).expect("remove");
+    let gone = one.lustre.open(&one.ost, "a").expect_err("removed");
+    assert_eq!(gone.errno(), Some(libc::ENOENT));
+    assert_eq!(one.files(), [""; 0]);
+    one.lustre.create(&one.ost, "a", false).expect("made again");
+    assert_eq!(one.files(), ["a"]);
+
+    std::fs::remove_dir_all(&one.dir).expect("remove");
+    let error = one.refusal(false);
+    let said = error.to_string();
+    let removed = format!(
+        "the directory {} was removed while it was in use: make it again",
+        one.dir.display()
+    );
+    assert!(said.contains(&removed), "{said}");
+    // Not to be taken for a file that was drained.
+    assert_eq!(error.errno(), None);
+}
+
+/// Measured through the page cache, and told so; a caller that insists gets the sentence.
+#[test]
+fn lustre_without_o_direct() {
+    let one = OneOst::new(quick(2).no_direct());
+    let error = one.refusal(true);
+    assert_eq!(error.errno(), Some(libc::EINVAL));
+    assert!(error.to_string().contains("no O_DIRECT there?"), "{error}");
+    assert_eq!(one.files(), [""; 0]);
+    let file = one.lustre.create(&one.ost, "new", false);
+    let bytes = std::os::unix::fs::FileExt::write_all_at(&file.expect("without"), b"x", 0);
+    bytes.expect("write");
+    one.lustre.remove(&one.ost, "new").expect("remove");
+    let (lustre, ost) = (Arc::new(one.lustre), &one.ost);
+    for probed in probe_all(lustre.clone(), LONG) {
+        assert!(!probed.result.expect("measured").direct);
+    }
+    assert_eq!(lustre.list(ost).expect("list"), [""; 0]);
 }
 
 #[test]

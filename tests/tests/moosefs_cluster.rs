@@ -180,7 +180,7 @@ fn nothing_is_left_behind() {
     let mut of = (String::new(), PathBuf::new());
     // Everything that makes taking down hard at once, and a test that fails.
     let failed = catch_unwind(AssertUnwindSafe(|| {
-        let cluster = MooseFs::start(2);
+        let cluster = MooseFs::start_on(&[Some(1 << 30); 2]);
         of = (cluster.tag().to_owned(), cluster.root().to_owned());
         let mounts = cluster.mount_many();
         let dir = cluster.pinned_dir(&mounts[0], "ost0", 0);
@@ -189,8 +189,8 @@ fn nothing_is_left_behind() {
         let write = write_in_background(dir.join("file"), pattern(MIB, 3));
         let found = traces(cluster.tag(), cluster.root());
         assert!(still_waits(&write));
-        // A master and its helper, two targets, two mounts, three namespaces, a directory.
-        assert!(found.len() >= 11, "the search is blind: {found:?}");
+        // A master and its helper, two targets, two mounts, two disks, three namespaces, a directory.
+        assert!(found.len() >= 12, "the search is blind: {found:?}");
         drop((held, cluster));
         let ended = write.recv_timeout(HEALING).expect("the blocked write ends");
         ended.expect_err("its mount is gone");

@@ -9,11 +9,12 @@
 //! The overlay may be mounted over the directory, or over one above it, and a daemon that walks
 //! into its own mount waits for itself. So each directory is opened when this is made, before the
 //! mount, and kept (a target that hangs at that moment holds up the start). One that was missing
-//! then, or whose mount broke since, is looked for again when it is used: from the nearest
-//! directory above that was there, which was opened at the same time and for the same reason. A
-//! target that was a mount of its own is taken again only when something is mounted there again.
+//! then, or that was removed or whose mount broke since, is looked for again when it is used: from
+//! the nearest directory above that was there, which was opened at the same time and for the same
+//! reason. A target that was a mount of its own is taken again only when something is mounted there
+//! again.
 
-use super::place::Place;
+use super::place::{Place, was_removed};
 use super::{Ost, OstError, Provider};
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
@@ -124,15 +125,17 @@ impl Target {
     fn with<T>(&self, act: impl FnOnce(Place<'_>) -> io::Result<T>) -> io::Result<T> {
         let dir = self.dir()?;
         let done = act(Place::new(dir.as_fd()));
-        if let Err(e) = &done
-            && is_dead(e)
-        {
+        let Err(e) = done else {
+            return done;
+        };
+        let removed = was_removed(&e);
+        if removed || is_dead(&e) {
             let mut state = self.state.lock();
             if state.dir.as_ref().is_some_and(|now| Arc::ptr_eq(now, &dir)) {
                 state.dir = None;
             }
         }
-        done
+        Err(if removed { missing() } else { e })
     }
 }
 

@@ -45,7 +45,10 @@ fn advice(error: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => "; it is full: free space on it, or leave it out",
         Some(libc::EDQUOT) => "; a quota is used up: ask for more, or clean up",
         Some(libc::EROFS) => "; it is mounted read-only: mount it for writing, or leave it out",
-        Some(libc::EIO) => "; the target or its network is broken: ask its administrator",
+        // A device that went away; of MooseFS, a chunk whose chunkserver did.
+        Some(libc::EIO | libc::ENXIO) => {
+            "; the target or its network is broken: ask its administrator"
+        }
         Some(libc::EACCES | libc::EPERM) => {
             "; the daemon's user may not write there: change owner or mode"
         }

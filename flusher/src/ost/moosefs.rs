@@ -18,15 +18,25 @@
 //! cannot be pinned is removed again.
 //!
 //! Removed subfiles stay in MooseFS' trash as long as the directory's trash time says.
+//!
+//! # Full chunkservers
+//!
+//! The master begins no chunk where less than a whole one fits, however little is to be written. It
+//! is not left to the client to find that out: by default it asks again and again for two minutes,
+//! and for ever while another chunkserver is away.
 
 use super::moosefs_master::{ClassName, Error, Master, Target};
 use super::place::{self, Place};
 use super::{Ost, OstError, Provider};
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How large a chunk may become.
+const CHUNK: u64 = 64 << 20;
 
 /// Plus the master's own number for it.
 pub const UNLABELLED: u32 = 1 << 16;
@@ -46,6 +56,7 @@ pub struct MooseFs {
 struct Known {
     ost: Ost,
     usable: Result<char, &'static str>,
+    full: bool,
 }
 
 const AWAY: &str = "the master misses this chunkserver: is it running, and is its network up?";
@@ -88,9 +99,11 @@ impl MooseFs {
     fn make(&self, ost: &Ost, name: &str, direct: bool) -> io::Result<File> {
         let known = self.known().map_err(io_error)?;
         let known = known.into_iter().find(|known| known.ost.index == ost.index);
-        let label = known
-            .map_or(Err(AWAY), |known| known.usable)
-            .map_err(io::Error::other)?;
+        let known = known.ok_or_else(|| io::Error::other(AWAY))?;
+        let label = known.usable.map_err(io::Error::other)?;
+        if known.full {
+            return Err(Errno::ENOSPC.into());
+        }
         let class = self.class(label).map_err(io_error)?;
         let flags = if direct { libc::O_DIRECT } else { 0 };
         let file = self.place(ost).create(name, flags)?;
@@ -158,6 +171,7 @@ fn number(targets: &[Target], seen: &mut HashMap<u16, char>) -> Vec<Known> {
                 },
             },
             usable,
+            full: target.total.saturating_sub(target.used) <= CHUNK,
         });
     }
     found.sort_by_key(|known| known.ost.index);

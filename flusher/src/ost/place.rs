@@ -82,7 +82,7 @@ impl<'a> Place<'a> {
         let mut passed = Vec::new();
         for step in self.steps() {
             let at = dir.as_ref().map_or(self.top, |dir| dir.as_fd());
-            let next = step_into(at, step, STEP)?;
+            let next = step_into(at, step, STEP).map_err(|e| explained(at, e))?;
             let next = File::from(next);
             let meta = next.metadata()?;
             passed.push(Step {
@@ -105,7 +105,7 @@ impl<'a> Place<'a> {
                 if e == Errno::EINVAL {
                     remove_from(dir, name)?;
                 }
-                return Err(e.into());
+                return Err(explained(dir, e.into()));
             }
         };
         if let Err(e) = check_owner(&file, &passed) {
@@ -152,6 +152,44 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Why nothing can be made in `dir`, where the sentence needs its path: behind the name of an OST of
+/// Lustre or MooseFS there is none.
+fn explained(dir: BorrowedFd<'_>, error: io::Error) -> io::Error {
+    let Some(number) = error.raw_os_error() else {
+        return error;
+    };
+    match number {
+        libc::EACCES | libc::EPERM => {
+            let who = match nix::unistd::geteuid() {
+                root if root.is_root() => "root (or whom the server takes it for)".to_owned(),
+                user => format!("user {user}"),
+            };
+            io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "{}: {who} may not write in {}: change its owner or mode",
+                    Errno::from_raw(number).desc(),
+                    name_of(dir)
+                ),
+            )
+        }
+        // The number would mean a file that was drained.
+        libc::ENOENT => io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "the directory {} was removed while it was in use: make it again, and mount again",
+                name_of(dir)
+            ),
+        ),
+        _ => error,
+    }
+}
+
+/// Whether a file could not be made because the directory is no longer there.
+pub fn was_removed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound && error.raw_os_error().is_none()
+}
+
 fn check_owner(file: &File, passed: &[Step]) -> io::Result<()> {
     let uid = file.metadata()?.uid();
     let Some(step) = passed.iter().find(|s| s.uid != uid || s.mode & 0o022 != 0) else {
@@ -178,7 +216,11 @@ pub fn name_of(dir: BorrowedFd<'_>) -> String {
     use std::os::fd::AsRawFd;
     std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).map_or_else(
         |_| "the directory".to_owned(),
-        |path| path.display().to_string(),
+        |path| {
+            let path = path.display().to_string();
+            // What the kernel says of a directory that was removed.
+            path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
+        },
     )
 }
 

@@ -76,6 +76,9 @@ pub struct Cli {
     /// Bytes that a client may write to each OST ahead of what is served, as into a cache; 0 for none
     #[arg(long, default_value = "0", value_parser = units::size)]
     write_behind: u64,
+    /// Refuse to open files with O_DIRECT, as some file systems do
+    #[arg(long)]
+    no_direct: bool,
     /// What a client is, where locks are concerned
     #[arg(long, value_enum, default_value = "mount")]
     clients: Clients,
@@ -189,6 +192,7 @@ impl Cli {
             lock_unit: self.lock_unit,
             rmw_unit: self.rmw_unit,
             write_behind: self.write_behind,
+            no_direct: self.no_direct,
         }
     }
 }

@@ -25,6 +25,8 @@ pub struct Common {
     pub rmw_unit: u64,
     /// What a client may have acknowledged and not yet served, per OST; 0: nothing.
     pub write_behind: u64,
+    /// Files cannot be opened with O_DIRECT.
+    pub no_direct: bool,
 }
 
 impl Common {

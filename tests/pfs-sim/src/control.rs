@@ -55,6 +55,7 @@ impl Pfs {
             lock_unit: common.lock_unit,
             rmw_unit: common.rmw_unit,
             write_behind: common.write_behind,
+            no_direct: common.no_direct,
             clients: match self.clients {
                 Clients::Mount => "mount",
                 Clients::Process => "process",

@@ -228,9 +228,14 @@ impl Filesystem for Adapter {
         let caller = self.caller(req);
         let mode = libc::S_IFREG | mode & 0o7777;
         let made = self.pfs.create_node(caller, parent.0, name, mode, 0);
-        let opened = made.and_then(|node| {
-            let fh = self.pfs.open(caller, node.ino, flags)?;
-            Ok((attr(&node), FileHandle(fh)))
+        let opened = made.and_then(|node| match self.pfs.open(caller, node.ino, flags) {
+            Ok(fh) => Ok((attr(&node), FileHandle(fh))),
+            Err(e) => {
+                // The file stays, as on Linux' own file systems, which find out after they made it
+                // that it cannot be opened so; but the kernel does not hear of it.
+                self.pfs.forget(self.mount, node.ino, 1);
+                Err(e)
+            }
         });
         match opened {
             // Another mount was quicker. This makes the kernel look again and open what is there,

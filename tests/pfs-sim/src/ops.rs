@@ -313,6 +313,9 @@ impl Pfs {
             let content = self.virtual_content(ino).ok_or(Errno::ENOENT)?;
             Handle::Virtual { ino, content }
         } else {
+            if flags & libc::O_DIRECT != 0 && self.cluster.common.no_direct {
+                return Err(Errno::EINVAL);
+            }
             let node = self.node(ino)?;
             let opened = self.open_node(caller, &node, flags, fh)?;
             match opened {

@@ -73,6 +73,12 @@ impl Builder {
         self.option("write-behind", bytes)
     }
 
+    /// Opening with O_DIRECT is refused.
+    pub fn no_direct(mut self) -> Self {
+        self.args.push("--no-direct".into());
+        self
+    }
+
     pub fn seed(self, seed: u64) -> Self {
         self.option("seed", seed.to_string())
     }

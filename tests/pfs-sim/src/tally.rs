@@ -108,6 +108,7 @@ pub struct Config {
     pub lock_unit: u64,
     pub rmw_unit: u64,
     pub write_behind: u64,
+    pub no_direct: bool,
     pub clients: String,
     pub osts: Vec<OstConfig>,
 }

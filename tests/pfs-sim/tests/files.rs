@@ -194,6 +194,29 @@ fn direct_writes() {
     assert_eq!(others, 2, "a sync asks every OST of the file");
 }
 
+/// `--no-direct`: opening with it is refused, and a file that it was to make is there, empty.
+#[test]
+fn no_direct_writes() {
+    let bench = Bench::new(1, quick().osts(1).no_direct());
+    assert!(bench.sim.config().expect("config").no_direct);
+    let direct = |create: bool, name: &str| {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create_new(create);
+        options.custom_flags(libc::O_DIRECT).open(bench.path(name))
+    };
+    assert_eq!(errno(direct(true, "f")), libc::EINVAL);
+    assert_eq!(names(&bench.path("")), ["f"]);
+    assert_eq!(errno(direct(false, "f")), libc::EINVAL);
+    let file = open(&bench.path("f"));
+    assert_eq!(file.metadata().expect("stat").len(), 0);
+    write(&file, b"through the cache", 0);
+    drop(file);
+    std::fs::remove_file(bench.path("f")).expect("unlink");
+    common::wait_until("the space is free", || {
+        bench.sim.counters().expect("counters").osts[0].used == 0
+    });
+}
+
 /// Objects in files instead of memory behave the same.
 #[test]
 fn data_in_a_directory() {

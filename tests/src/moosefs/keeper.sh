@@ -17,11 +17,14 @@ daemons=$(jobs -p)
 [ -z "$daemons" ] || kill -9 $daemons
 wait
 exec 2>&3
-while read -r _ _ _ _ point _; do
+# Read first: who unmounts while reading misses lines.
+mapfile -t mounts </proc/self/mountinfo
+for line in "${mounts[@]}"; do
+    read -r _ _ _ _ point _ <<<"$line"
     case $point in
     "$ROOT"/*) umount "$point" 2>/dev/null || umount -l "$point" ;;
     esac
-done </proc/self/mountinfo
+done
 for namespace in /run/netns/"$TAG" /run/netns/"$TAG"-*; do
     [ -e "$namespace" ] || continue
     # A daemon's helper process ends by itself, soon after it.

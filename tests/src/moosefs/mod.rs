@@ -33,6 +33,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const MASTER_PORT: u16 = 19421;
+/// What each target leaves free of its disk.
+pub const KEPT_FREE: u64 = 64 << 20;
+const EXPORTS: &str = "exports.cfg";
+/// What clients may do, in the words of `mfsexports.cfg`, unless [`MooseFs::export`] says otherwise.
+pub const ALL_RIGHTS: &str = "rw,alldirs,admin,maproot=0:0";
 const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
 /// A test that hangs in a mount this long loses the mount.
 const MOUNT_LIMIT: Duration = Duration::from_secs(240);
@@ -74,7 +79,14 @@ pub fn prerequisites() {
 impl MooseFs {
     /// A cluster of so many targets, all connected and ready to be written. Nothing is mounted.
     pub fn start(targets: usize) -> Self {
+        Self::start_on(&vec![None; targets])
+    }
+
+    /// The same; a target with a number keeps its chunks on a disk of so many bytes, of which it
+    /// leaves [`KEPT_FREE`] alone.
+    pub fn start_on(disks: &[Option<u64>]) -> Self {
         prerequisites();
+        let targets = disks.len();
         assert!(
             (1..=26).contains(&targets),
             "a MooseFS cluster has one label per target: 1 to 26 targets, not {targets}"
@@ -96,9 +108,9 @@ impl MooseFs {
             root,
         };
         cluster.start_master();
-        for target in 0..targets {
+        for (target, size) in disks.iter().enumerate() {
             cluster.network.add_target(&cluster.keeper, target);
-            cluster.configure_target(target);
+            cluster.configure_target(target, *size);
             let daemon = cluster.spawn_target(target);
             cluster.targets.push(Mutex::new(Some(daemon)));
         }
@@ -134,8 +146,8 @@ impl MooseFs {
         let data = self.root().join("master");
         std::fs::create_dir(&data).expect("create the master's directory");
         std::fs::copy(EMPTY_METADATA, data.join("metadata.mfs")).expect("copy the empty metadata");
-        let exports = self.root().join("exports.cfg");
-        std::fs::write(&exports, "* / rw,alldirs,admin,maproot=0:0\n").expect("write the exports");
+        let exports = self.root().join(EXPORTS);
+        std::fs::write(&exports, format!("* / {ALL_RIGHTS}\n")).expect("write the exports");
         let mut config = settings(&[
             ("DATA_PATH", &data.to_string_lossy()),
             ("EXPORTS_FILENAME", &exports.to_string_lossy()),
@@ -158,11 +170,17 @@ impl MooseFs {
         ));
     }
 
-    fn configure_target(&self, target: usize) {
+    fn configure_target(&self, target: usize, size: Option<u64>) {
         let at = |what: &str| self.root().join(format!("{what}{target}"));
         let (data, disk) = (at("chunkserver"), at("disk"));
         std::fs::create_dir(&data).expect("create the target's directory");
         std::fs::create_dir(&disk).expect("create the target's disk");
+        if let Some(size) = size {
+            // The keeper unmounts it.
+            let size = format!("size={size}");
+            let mount = ["mount", "-t", "tmpfs", "-o", &size, "tmpfs", text(&disk)];
+            self.keeper.run(&mount);
+        }
         let disks = at("disks");
         std::fs::write(&disks, format!("{}\n", disk.display())).expect("write the list of disks");
         let address = net::address(target);
@@ -176,7 +194,10 @@ impl MooseFs {
             ("MASTER_RECONNECTION_DELAY", "1"),
             ("CSSERV_LISTEN_HOST", &address),
             ("CSSERV_LISTEN_PORT", &(MASTER_PORT + 1).to_string()),
-            ("HDD_LEAVE_SPACE_DEFAULT", "64MiB"),
+            (
+                "HDD_LEAVE_SPACE_DEFAULT",
+                &format!("{}MiB", KEPT_FREE >> 20),
+            ),
         ]);
         std::fs::write(at("target"), config).expect("write the target's settings");
     }

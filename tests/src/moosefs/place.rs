@@ -1,7 +1,9 @@
-//! What MooseFS' own tools say: which targets are connected, which class pins a file, where its
-//! chunks are; and what a cluster left behind.
+//! What MooseFS' own tools say and do: which targets are connected, which class pins a file, where
+//! its chunks are, what clients may do; and what a cluster left behind.
 
-use super::{MASTER_PORT, MooseFs, net, text};
+use super::{EXPORTS, MASTER_PORT, MooseFs, lock, net, text};
+use crate::wait::{LONG, wait_until};
+use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 
 /// A valid copy of one of a file's 64 MiB chunks.
@@ -34,6 +36,31 @@ impl MooseFs {
             .filter(|fields| fields[10] != "0")
             .filter_map(|fields| (0..self.targets()).find(|t| fields[1] == net::address(*t)))
             .collect()
+    }
+
+    /// What clients may do from now on, in the words of `mfsexports.cfg`, also through mounts that
+    /// are there.
+    pub fn export(&self, options: &str) {
+        let line = format!("* / {options}\n");
+        std::fs::write(self.root().join(EXPORTS), line).expect("write the exports");
+        let before = self.exports_read();
+        let master = self.master.as_ref().expect("there is a master");
+        master.signal(Signal::SIGHUP);
+        wait_until("the master has read its exports", LONG, || {
+            (self.exports_read() > before).then_some(())
+        });
+        // It has closed the connections of all clients; one that is asked for something that only the
+        // master knows comes back, and gets its new rights.
+        for name in lock(&self.mounts).keys() {
+            let point = self.mount_point(name);
+            nix::sys::statvfs::statvfs(&point).expect("the client comes back");
+        }
+    }
+
+    /// How often the master has.
+    fn exports_read(&self) -> usize {
+        let log = std::fs::read_to_string(self.root().join("master.log")).expect("read its log");
+        log.matches("exports file has been loaded").count()
     }
 
     /// One copy of everything, and deleted means deleted.

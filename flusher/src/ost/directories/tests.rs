@@ -34,6 +34,28 @@ fn a_directory_that_comes_later_is_found_then() {
     );
 }
 
+/// What is made at its place is the target again; the one that was removed takes nothing.
+#[test]
+fn a_directory_that_is_removed_and_made_again_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("target");
+    std::fs::create_dir(&path).unwrap();
+    let osts = Directories::new(vec![path.clone()]);
+    osts.create(&ost(0), "a", false).unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+    for _ in 0..2 {
+        let error = osts.create(&ost(0), "b", false).unwrap_err();
+        assert!(
+            error.to_string().contains("is the target mounted?"),
+            "{error}"
+        );
+        assert_eq!(error.errno(), None);
+    }
+    std::fs::create_dir(&path).unwrap();
+    osts.create(&ost(0), "b", false).unwrap();
+    assert!(path.join(".forebay/subfiles/b").is_file());
+}
+
 #[test]
 fn every_directory_can_be_an_ost() {
     let (above, rest) = nearest_above(Path::new("/"));

@@ -75,6 +75,19 @@ fn a_chunkserver_that_cannot_be_chosen_is_listed_with_the_reason() {
     assert_eq!(known[2].ost.name, "10.0.0.1:9422");
 }
 
+/// Where no whole chunk fits the master begins none.
+#[test]
+fn a_chunkserver_without_room_for_a_chunk_is_full() {
+    let mut all = [1, 2, 3].map(|id| target(id, ["A", "B", "C"][usize::from(id) - 1], true));
+    let sizes = [(CHUNK, 0), (CHUNK + 2, 1), (10, 20)];
+    for (target, (total, used)) in all.iter_mut().zip(sizes) {
+        (target.total, target.used) = (total, used);
+    }
+    let known = number(&all, &mut HashMap::new());
+    let full: Vec<bool> = known.iter().map(|known| known.full).collect();
+    assert_eq!(full, [true, false, true]);
+}
+
 /// A new machine took the label of one that is gone.
 #[test]
 fn a_number_is_given_once() {

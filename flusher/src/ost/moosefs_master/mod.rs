@@ -93,8 +93,12 @@ pub enum Error {
     ClassDiffers { class: String, label: char },
     #[error("only an empty regular file can be pinned, and this is none")]
     NotEmpty,
-    #[error("MooseFS does not let user {uid} change the storage class of this file")]
-    NotPermitted { uid: u32 },
+    #[error(
+        "MooseFS does not let user {uid} give a file the storage class {class}: take \
+         'disable=setsclass' and 'mingoal' out of this client's line in mfsexports.cfg, or open the \
+         class to everybody: mfsscadmin MOUNT modify -a 0 {class}"
+    )]
+    NotPermitted { uid: u32, class: String },
     #[error("the MooseFS master refused to {what}: {status}")]
     Refused { what: &'static str, status: Status },
     #[error("the MooseFS master's answer is not understood: {0}")]
@@ -203,8 +207,10 @@ impl Master {
         let answer = self.proxy()?.ask_numbered(wire::FUSE_SETSCLASS, &query)?;
         match wire::class_set(&answer)? {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Error::NotPermitted { uid }),
-            Err(Status::EPERM | Status::EACCES) => Err(Error::NotPermitted { uid }),
+            Ok(false) | Err(Status::EPERM | Status::EACCES) => Err(Error::NotPermitted {
+                uid,
+                class: class.0.clone(),
+            }),
             Err(status) => Err(Error::Refused {
                 what: "set a file's storage class",
                 status,

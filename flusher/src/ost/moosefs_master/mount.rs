@@ -145,22 +145,30 @@ pub fn master_info(dir: BorrowedFd<'_>) -> Result<Option<MasterInfo>> {
     Ok(Some(parse_master_info(&bytes)))
 }
 
-/// The client mount's root above `dir`. `None` when the way up leads out of the mount first.
+/// The highest directory at or above `dir` that has the special file: the client mount's root, if the
+/// way there is open. (Clients show the file in other directories too, but those can be removed.)
+/// `None` when the way up leads out of the mount first.
 pub fn root(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-    let open = |dir: BorrowedFd<'_>, name| {
-        open_at(dir, name, flags).map_err(io_error("cannot open a directory of the mount"))
-    };
     let device = device(dir)?;
-    let mut here = open(dir, c".")?;
+    let mut here = open_at(dir, c".", flags).map_err(io_error("cannot open the directory"))?;
+    let mut found = None;
     for _ in 0..DEEPEST {
+        let above = open_at(here.as_fd(), c"..", flags);
+        let seen = metadata(here.as_fd())?;
         if master_info(here.as_fd())?.is_some() {
-            return Ok(Some(here));
+            found = Some(here);
         }
-        here = open(here.as_fd(), c"..")?;
-        if metadata(here.as_fd())?.dev() != device {
+        let above = match above {
+            Ok(above) => above,
+            Err(_) if found.is_some() => break,
+            Err(e) => return Err(io_error("cannot open a directory of the mount")(e)),
+        };
+        let next = metadata(above.as_fd())?;
+        if next.dev() != device || next.ino() == seen.ino() {
             break;
         }
+        here = above;
     }
-    Ok(None)
+    Ok(found)
 }
