@@ -320,6 +320,34 @@ fn a_target_that_is_away_holds_up_only_what_is_on_it() {
     bench.close_canonicals(false);
 }
 
+/// S6: a subfile that somebody removed who took this node for dead (`forebay drain --adopt`, after all that
+/// was published of it was drained) gets nothing more: only this process would find it again.
+#[test]
+fn a_subfile_without_a_name_gets_nothing_more() {
+    let bench = Bench::new(1);
+    let file = bench.file(ID);
+    let mut model = Vec::new();
+    put(&file, &mut model, 0, &vec![1; 300_000]);
+    bench.close_canonicals(true);
+    let (flusher, _) = bench.flusher(Subfiles::Always);
+    let drain = flusher.drain(Selection::All);
+    let moved = || bench.store.totals().in_log == 0;
+    eventually("the log to be empty", moved);
+    for (_, path, _) in bench.subfiles() {
+        std::fs::remove_file(path).unwrap();
+    }
+    // Nothing of what was in it counts any more, and its life goes on.
+    put(&file, &mut model, 0, &vec![2; 300_000]);
+    drain.progress();
+    eventually("new data to leave the log", moved);
+    assert_eq!(bench.subfiles().len(), 1, "it is in another one");
+    let store = killed(&bench);
+    let later = Bench::over(&bench);
+    let (_flusher, _) = later.flusher_of(&store, Subfiles::Never);
+    assert!(read(&store.file(ID), model.len()) == model);
+    bench.close_canonicals(false);
+}
+
 /// S8, S9.3: a file of the right name that is somebody else's is not the subfile.
 #[test]
 fn a_subfile_of_another_owner_is_refused() {

@@ -43,6 +43,10 @@ pub trait DiskFile: Send + Sync + Debug {
     fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()>;
     /// Sets the modification time, in nanoseconds since 1970, and leaves the access time.
     fn set_mtime(&self, mtime: u64) -> io::Result<()>;
+    /// Whether it still has a name: one without ends with its last descriptor.
+    fn has_name(&self) -> io::Result<bool> {
+        Ok(true)
+    }
     /// What tells one state of the file from another. Without it no copies of it are kept.
     fn version(&self) -> io::Result<Version> {
         Err(io::ErrorKind::Unsupported.into())
@@ -180,6 +184,32 @@ impl DiskFile for RealFile {
             Ok(())
         } else {
             Err(io::Error::last_os_error())
+        }
+    }
+
+    fn has_name(&self) -> io::Result<bool> {
+        // SAFETY: all numbers: any bytes are a statx.
+        let mut found: libc::statx = unsafe { std::mem::zeroed() };
+        let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC;
+        // SAFETY: the descriptor is open for as long as `self`, the path is an empty C string and
+        // `found` is there to be written to. Nothing else is asked for: the size of a striped
+        // file is with its targets.
+        let rc = unsafe {
+            libc::statx(
+                self.0.as_raw_fd(),
+                c"".as_ptr(),
+                flags,
+                libc::STATX_NLINK,
+                &mut found,
+            )
+        };
+        match rc {
+            0 => Ok(found.stx_nlink > 0),
+            _ => match io::Error::last_os_error() {
+                // Said by file systems that do not keep it for those who have it open.
+                e if matches!(e.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)) => Ok(false),
+                e => Err(e),
+            },
         }
     }
 

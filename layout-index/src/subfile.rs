@@ -42,6 +42,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::extent::BLOCK;
 
+/// Whatever is written to a subfile at once begins and ends on a multiple of this.
+pub const ALIGN: u64 = 4096;
+
 /// The largest subfile: its blocks are numbered with four bytes.
 const MOST: u64 = BLOCK << 32;
 
@@ -122,6 +125,18 @@ impl Subfile {
         file.sync().inspect_err(|_| {
             self.failed_syncs.fetch_add(1, Ordering::AcqRel);
         })
+    }
+
+    /// Syncs it, and says whether it can be found again: a node that was taken for dead may have lost
+    /// what was published of it to the last byte (`forebay drain --adopt`). What was written to one
+    /// that cannot is not known to be there either.
+    pub fn sync_named(&self, file: &dyn DiskFile) -> io::Result<bool> {
+        self.sync(file)?;
+        let named = file.has_name()?;
+        if !named {
+            self.failed_syncs.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(named)
     }
 
     pub(crate) fn add_live(&self, bytes: u64) {

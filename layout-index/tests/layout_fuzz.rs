@@ -1,9 +1,10 @@
 //! Layouts, plans and bases come from other machines: whatever is in them, the decoders do not
 //! panic, take no more memory than the input is worth, and what they let through can be used.
 //!
-//! A million inputs: valid files with bytes changed, moved, cut and repeated, most of them with
-//! their checksums made anew as a forger would, and bytes that never were a file. Checksums are
-//! made here from `docs/FORMAT.md`, not by the code that is tested.
+//! A million layouts that get past their header, and a quarter of a million plans and bases: valid
+//! files with bytes changed, moved, cut and repeated, most of them with their checksums made anew as
+//! a forger would, and bytes that never were a file. Checksums are made here from `docs/FORMAT.md`,
+//! not by the code that is tested.
 
 use layout_index::checksum::{append, crc32c};
 use layout_index::extent::{SubUnit, UNIT_MAX};
@@ -272,60 +273,104 @@ fn check_view(rng: &mut StdRng, view: &View, context: &str) {
     assert!(view.size(5) <= i64::MAX as u64, "{context}");
 }
 
-#[test]
-fn a_million_hostile_files() {
+/// Layouts that must get past the header, to the decoder of batches.
+const LAYOUTS: u64 = 1_000_000;
+const PLANS_AND_BASES: u64 = 250_000;
+
+/// What came of all inputs of a kind.
+#[derive(Default)]
+struct Tally {
+    inputs: u64,
+    /// With their checksums made anew.
+    forged: u64,
+    /// Got to the decoder of batches.
+    reached: u64,
+    /// Batches, plans or bases that were let through.
+    decoded: u64,
+}
+
+fn seeded() -> (u64, StdRng) {
     let seed: u64 = match std::env::var("FOREBAY_SEED") {
         Ok(text) => text.parse().expect("FOREBAY_SEED is a number"),
         Err(_) => rand::random(),
     };
     println!("layout fuzz: replay with FOREBAY_SEED={seed}");
-    let rng = &mut StdRng::seed_from_u64(seed);
+    (seed, StdRng::seed_from_u64(seed))
+}
+
+fn one_layout(rng: &mut StdRng, valid: &[Vec<u8>], tally: &mut Tally, context: &str) {
+    let (bytes, forged) = layout(rng, valid);
+    tally.forged += u64::from(forged);
+    let parsed = bounded(bytes.len(), context, || parse(&bytes, 0, &ID));
+    // Every header here has a handle: without one, nothing behind it was looked at.
+    tally.reached += u64::from(!parsed.handle.is_empty());
+    let mut view = View::default();
+    for (end, batch) in parsed.batches {
+        assert!(
+            end <= bytes.len() as u64 && end > HEADER_LEN as u64,
+            "{context}"
+        );
+        if tally.inputs.is_multiple_of(16) {
+            let again = decode(&batch.encode(&ID).unwrap(), &ID);
+            let Decoded::Batch(again, _) = again else {
+                panic!("{context}: encoded anew: {again:?}");
+            };
+            assert_eq!(again, batch, "{context}");
+        }
+        tally.decoded += 1;
+        view.add(ID.node, ID.generation, end, batch);
+    }
+    check_view(rng, &view, context);
+}
+
+fn one_plan_or_base(rng: &mut StdRng, valid: &[Vec<u8>], is_plan: bool, context: &str) -> bool {
+    let mut bytes = valid.choose(rng).unwrap().clone();
+    let from = if rng.random_bool(0.5) { 32 } else { 0 };
+    mutate(rng, &mut bytes, from);
+    if rng.random_bool(0.8) {
+        seal_whole(&mut bytes);
+    }
+    let ok = bounded(bytes.len(), context, || match is_plan {
+        true => Plan::decode(&bytes, ID.file).map(|p| assert!(p.unit > 0 && p.domains > 0)),
+        false => Base::decode(&bytes, ID.file).map(drop),
+    });
+    ok.is_ok()
+}
+
+/// One test: memory is counted for the whole process.
+#[test]
+fn a_million_hostile_files() {
+    let (seed, mut rng) = seeded();
+    let rng = &mut rng;
     let batches: Vec<Vec<u8>> = (0..500).map(|_| batch(rng)).collect();
     let (plans, bases): (Vec<_>, Vec<_>) = (0..50).map(|_| (plan(rng), base(rng))).unzip();
-    let (mut forged_files, mut decoded, mut whole) = (0, 0u64, 0u64);
-    for n in 0..1_000_000 {
-        let context = format!("seed {seed} input {n}");
-        if n % 10 < 8 {
-            let (bytes, forged) = layout(rng, &batches);
-            forged_files += u64::from(forged);
-            let parsed = bounded(bytes.len(), &context, || parse(&bytes, 0, &ID));
-            let mut view = View::default();
-            for (end, batch) in parsed.batches {
-                assert!(
-                    end <= bytes.len() as u64 && end > HEADER_LEN as u64,
-                    "{context}"
-                );
-                if n % 16 == 0 {
-                    let again = decode(&batch.encode(&ID).unwrap(), &ID);
-                    let Decoded::Batch(again, _) = again else {
-                        panic!("{context}: encoded anew: {again:?}");
-                    };
-                    assert_eq!(again, batch, "{context}");
-                }
-                decoded += 1;
-                view.add(ID.node, ID.generation, end, batch);
-            }
-            check_view(rng, &view, &context);
-        } else {
-            let valid = if n % 2 == 0 { &plans } else { &bases };
-            let mut bytes = valid.choose(rng).unwrap().clone();
-            let from = if rng.random_bool(0.5) { 32 } else { 0 };
-            mutate(rng, &mut bytes, from);
-            if rng.random_bool(0.8) {
-                seal_whole(&mut bytes);
-            }
-            let ok = bounded(bytes.len(), &context, || match n % 2 {
-                0 => Plan::decode(&bytes, ID.file).map(|p| assert!(p.unit > 0 && p.domains > 0)),
-                _ => Base::decode(&bytes, ID.file).map(drop),
-            });
-            whole += u64::from(ok.is_ok());
-        }
+    let mut layouts = Tally::default();
+    while layouts.reached < LAYOUTS {
+        let context = format!("seed {seed} layout {}", layouts.inputs);
+        one_layout(rng, &batches, &mut layouts, &context);
+        layouts.inputs += 1;
+    }
+    let mut whole = Tally::default();
+    while whole.inputs < PLANS_AND_BASES {
+        let context = format!("seed {seed} plan or base {}", whole.inputs);
+        let is_plan = whole.inputs.is_multiple_of(2);
+        let valid = if is_plan { &plans } else { &bases };
+        let through = one_plan_or_base(rng, valid, is_plan, &context);
+        whole.decoded += u64::from(through);
+        whole.inputs += 1;
     }
     println!(
-        "{forged_files} with checksums made anew; {decoded} batches and {whole} plans and bases were let through"
+        "{} layouts, {} of them with checksums made anew, {} past their header: {} batches were let \
+         through; {} plans and bases: {} were",
+        layouts.inputs,
+        layouts.forged,
+        layouts.reached,
+        layouts.decoded,
+        whole.inputs,
+        whole.decoded
     );
     assert!(
-        decoded > 100_000 && whole > 10_000,
+        layouts.decoded > 100_000 && whole.decoded > 10_000,
         "the inputs are too wild to test anything"
     );
 }

@@ -12,14 +12,21 @@ pub struct LoopFs {
 }
 
 impl LoopFs {
-    /// Makes a file system of `bytes` in `image` and mounts it on the new directory `dir`.
+    /// Makes a file system of `bytes` in `image` and mounts it on the new directory `dir`. No blocks
+    /// are kept back for root: "full" is the same for every user.
     pub fn new(image: &Path, dir: &Path, bytes: u64) -> Self {
+        Self::with_reserve(image, dir, bytes, 0)
+    }
+
+    /// The same with so many percent of it for root alone: for others it is full before.
+    pub fn with_reserve(image: &Path, dir: &Path, bytes: u64, percent: u32) -> Self {
         prereq::program("mkfs.ext4", "e2fsprogs");
         let file = File::create(image).expect("create the image");
         file.set_len(bytes).expect("size the image");
         std::fs::create_dir(dir).expect("create the mount point");
-        // No blocks kept back for root: "full" is the same for every user.
-        run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(image));
+        run(Command::new("mkfs.ext4")
+            .args(["-q", "-m", &percent.to_string()])
+            .arg(image));
         run(Command::new("mount")
             .args(["-o", "loop"])
             .arg(image)

@@ -280,6 +280,17 @@ impl Commons {
         Ok(())
     }
 
+    /// Takes a dead node's record away that has nothing here and whose store is gone. Who has no
+    /// record counts as dead; should it wake all the same, it begins anew ([`Commons::heartbeat`]).
+    pub fn forget(&self, id: NodeId) -> io::Result<()> {
+        let name = id.to_string();
+        remove_from(self.nodes.as_fd(), &name)?;
+        match sys::remove_dir(self.notes.as_fd(), &name) {
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// All nodes that ever joined and were not forgotten.
     pub fn nodes(&self) -> io::Result<Vec<NodeRecord>> {
         let mut found = Vec::new();
@@ -312,15 +323,27 @@ impl Commons {
         if owner.id == self.me.id && self.my_notes.is_some() {
             return Ok(owner.run != self.me.run);
         }
+        self.is_silent(owner.id, |run| run == owner.run)
+    }
+
+    /// The same of a node in whatever run it is now: one that was started again is not gone.
+    pub fn is_gone(&self, id: NodeId) -> io::Result<bool> {
+        if id == self.me.id && self.my_notes.is_some() {
+            return Ok(false);
+        }
+        self.is_silent(id, |_| true)
+    }
+
+    fn is_silent(&self, id: NodeId, is_meant: impl FnOnce(u32) -> bool) -> io::Result<bool> {
         let before = (self.clock)();
-        let Some((state, heartbeat)) = self.read_record(owner.id)? else {
+        let Some((state, heartbeat)) = self.read_record(id)? else {
             // A kernel may remember that a name was missing; a list is always a new one.
-            let name = owner.id.to_string();
+            let name = id.to_string();
             return Ok(!entries(self.nodes.as_fd())?.iter().any(|e| e.name == name));
         };
         let after = (self.clock)();
         let mut seen = self.seen.lock();
-        let known = seen.entry(owner.id).or_insert_with(|| Seen {
+        let known = seen.entry(id).or_insert_with(|| Seen {
             name: String::new(),
             heartbeat,
             since: after,
@@ -331,7 +354,7 @@ impl Commons {
             known.since = after;
         }
         let patience = state.lease.max(self.lease);
-        Ok(state.run != owner.run || state.left || before.saturating_sub(known.since) >= patience)
+        Ok(!is_meant(state.run) || state.left || before.saturating_sub(known.since) >= patience)
     }
 
     /// For messages: the node's name, or its id where that is not known.

@@ -268,6 +268,21 @@ impl Batch {
         }
     }
 
+    /// Calls `found` with every stretch of a subfile that a strip has its bytes in, and whether a
+    /// unit ends with it.
+    pub(crate) fn in_subfiles(&self, mut found: impl FnMut(&SubfileRef, ByteRange, bool)) {
+        for strip in &self.strips {
+            self.places(strip, 0, strip.total(), |len, at| {
+                if let Bytes::Units { first, skip } = at {
+                    let (subfile, unit) = self.unit(first);
+                    let start = unit.offset() + u64::from(skip);
+                    let ends = u64::from(skip) + len == u64::from(unit.len);
+                    found(subfile, ByteRange::new(start, start + len), ends);
+                }
+            });
+        }
+    }
+
     /// What it takes, in bytes.
     pub fn memory(&self) -> usize {
         let names: usize = self.subfiles.iter().map(|s| s.ost.capacity()).sum();

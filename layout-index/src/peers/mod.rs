@@ -16,11 +16,13 @@
 //! Everything here waits for the shared file system. One look at a file at a time (`looking`), one
 //! publication at a time (`moving`); no lock that a read or a write needs is held meanwhile.
 
+mod idle;
 mod look;
 mod own;
 mod put;
 mod survey;
 
+pub use idle::{IdleSubfile, idle_subfiles};
 pub use look::Wait;
 pub use put::INLINE;
 pub use survey::{Survey, SurveyedFile, SurveyedLayout, survey, survey_file};
@@ -179,6 +181,12 @@ impl Peers {
             tracing::error!("the thread that kept the lease broke off");
         }
         self.commons.leave()
+    }
+
+    /// The same for good: the store is about to go, and had nothing to say of any file.
+    pub fn vanish(&self) -> io::Result<()> {
+        self.leave()?;
+        self.commons.forget(self.me())
     }
 
     pub fn commons(&self) -> &Commons {

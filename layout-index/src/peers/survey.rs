@@ -39,8 +39,6 @@ pub struct SurveyedLayout {
     /// Bytes of the file that its batches have and the canonical file does not, overlaps counted
     /// for each.
     pub undrained: u64,
-    /// Subfiles that the canonical file has everything of.
-    pub idle: Vec<(String, String)>,
 }
 
 /// Looks at everything.
@@ -137,7 +135,6 @@ fn survey_layout(
         generation,
         batches: 0,
         undrained: 0,
-        idle: Vec::new(),
     };
     for (end, batch) in &parsed.batches {
         file.epoch = file.epoch.max(batch.head.epoch);
@@ -146,12 +143,6 @@ fn survey_layout(
             let strips = batch.strips().iter();
             found.undrained += strips.map(|s| s.total()).sum::<u64>();
         }
-    }
-    if found.batches == 0 {
-        let subfiles = parsed.batches.iter().flat_map(|(_, b)| b.subfiles());
-        found.idle = subfiles.map(|s| (s.ost.clone(), s.name(node))).collect();
-        found.idle.sort();
-        found.idle.dedup();
     }
     file.layouts.push(found);
     Ok(())

@@ -6,7 +6,8 @@
 //! Files are drained as their owners.
 //!
 //! Layouts of dead nodes stay: such a node needs them when it comes back, to know what it published.
-//! Their subfiles go once the files below have everything.
+//! Their subfiles go once the files below have everything, unless there is more in them than was
+//! published: then they may be all that its store has ([`peers::idle_subfiles`]).
 
 use super::status::backing::{look, name, names, path_of};
 use crate::args::DrainArgs;
@@ -20,11 +21,12 @@ use flusher::ost::{Fleet, OstSettings};
 use flusher::{Flusher, Policy, Settings};
 use forebay_fs::Backing;
 use indicatif::{ProgressBar, ProgressStyle};
-use layout_index::commons::{Commons, Owner};
-use layout_index::peers::{self, SurveyedFile};
-use layout_index::{NodeId, RealDisk, SpaceOptions, Store, StoreError, StoreOptions};
+use layout_index::commons::Commons;
+use layout_index::peers::{self, Survey, SurveyedFile};
+use layout_index::{FileId, NodeId, RealDisk, SpaceOptions, Store, StoreError, StoreOptions};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +34,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default, Serialize)]
 struct Report {
     backing: PathBuf,
+    /// How many nodes have ever mounted it, as far as is known.
+    nodes: usize,
     dead: Vec<String>,
     /// Files whose canonical file is complete now.
     adopted: Vec<String>,
@@ -40,17 +44,34 @@ struct Report {
     /// What only the store of a dead node holds.
     only_in_stores: Vec<Held>,
     removed_subfiles: usize,
+    /// Of drained files, with bytes that were never published: maybe the store's only copy.
+    kept_subfiles: usize,
     problems: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct Held {
     node: String,
+    /// Its path; its id where nothing that is published leads to it.
     file: String,
+    inode: u64,
 }
 
 /// How long one file may take, unless a time was given.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// What those are called who adopt: their store is gone when they are.
+const ADOPTER: &str = "adopt-";
+
+/// What became of the nodes.
+#[derive(Debug, Default)]
+struct Census {
+    dead: BTreeSet<NodeId>,
+    /// Those of which it cannot be said.
+    unknown: BTreeMap<NodeId, String>,
+    /// The longest that any node has.
+    lease: Option<Duration>,
+}
 
 pub fn run(args: &DrainArgs) -> Result<Code> {
     privileges::trim()?;
@@ -78,65 +99,110 @@ fn adopt(
     commons: &Commons,
     report: &mut Report,
 ) -> Result<()> {
-    let failed = |e: std::io::Error| Failure::failed(format!("the shared directory: {e}"));
+    let failed = |e: io::Error| Failure::failed(format!("the shared directory: {e}"));
     let survey = peers::survey(commons).map_err(failed)?;
     let names = names(&survey.nodes);
-    let dead = dead_nodes(commons, &survey.nodes).map_err(failed)?;
-    report.dead = dead.iter().map(|id| name(&names, *id)).collect();
-    let theirs = |file: &&SurveyedFile| file.layouts.iter().any(|l| dead.contains(&l.node));
-    let files: Vec<&SurveyedFile> = survey.files.iter().filter(theirs).collect();
+    let census = census(commons, &survey).map_err(failed)?;
+    let dead = &census.dead;
+    let adopters = adopters(&survey, dead);
+    report.nodes = survey.nodes.len();
+    let meant = |id: &&NodeId| !adopters.contains(id) && is_missed(&survey, **id);
+    report.dead = dead
+        .iter()
+        .filter(meant)
+        .map(|id| name(&names, *id))
+        .collect();
     let called = |file: &SurveyedFile| {
         path_of(&backing, file).map_or(file.id.to_string(), |p| p.display().to_string())
     };
+    let mut files = BTreeMap::new();
     for file in &survey.files {
         for node in file.promised.iter().filter(|id| dead.contains(id)) {
             report.only_in_stores.push(Held {
                 node: name(&names, *node),
                 file: called(file),
+                inode: file.id.ino,
             });
         }
         report.problems.extend(file.problems.iter().cloned());
+        let unknown = |node: &NodeId| census.unknown.get(node);
+        if file.layouts.iter().any(|l| dead.contains(&l.node)) {
+            files.insert(file.id, called(file));
+        } else if let Some(layout) = file.layouts.iter().find(|l| l.batches > 0)
+            && let Some(why) = unknown(&layout.node)
+        {
+            report.left.push(called(file));
+            if !report.problems.contains(why) {
+                report.problems.push(why.clone());
+            }
+        }
     }
-    let names: BTreeMap<_, _> = files.iter().map(|f| (f.id, called(f))).collect();
-    let ids: Vec<_> = files.iter().map(|f| f.id).collect();
-    if !ids.is_empty() {
-        drain(args, path, backing, &ids, &names, &dead, report)?;
+    if !files.is_empty() {
+        drain(args, path, backing, commons, &files, &census, report)?;
+    }
+    for id in adopters {
+        commons.forget(id).map_err(failed)?;
     }
     Ok(())
 }
 
+/// Whether people should hear of a node that is dead: one that ended in good order and has nothing
+/// here is none.
+fn is_missed(survey: &Survey, id: NodeId) -> bool {
+    let record = survey.nodes.iter().find(|n| n.id == id);
+    let left = record.is_some_and(|n| n.state.as_ref().is_ok_and(|s| s.left));
+    !left || survey.files.iter().any(|file| has_part(file, id))
+}
+
+fn has_part(file: &SurveyedFile, id: NodeId) -> bool {
+    file.layouts.iter().any(|l| l.node == id) || file.promised.contains(&id)
+}
+
+/// Those who adopted before and were killed. They never had anything to say of a file.
+fn adopters(survey: &Survey, dead: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+    let is = |node: &&layout_index::commons::NodeRecord| {
+        let named = |s: &layout_index::commons::NodeState| s.name.starts_with(ADOPTER);
+        dead.contains(&node.id)
+            && node.state.as_ref().is_ok_and(named)
+            && !survey.files.iter().any(|file| has_part(file, node.id))
+    };
+    survey.nodes.iter().filter(is).map(|n| n.id).collect()
+}
+
 /// Who is not heard of for a whole lease. That takes as long to find out.
-fn dead_nodes(
-    commons: &Commons,
-    nodes: &[layout_index::commons::NodeRecord],
-) -> std::io::Result<BTreeSet<NodeId>> {
+fn census(commons: &Commons, survey: &Survey) -> io::Result<Census> {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} seeing which nodes live {elapsed}") {
         bar.set_style(style);
     }
-    let known: Vec<(Owner, Duration)> = nodes
-        .iter()
-        .filter_map(|n| {
-            let state = n.state.as_ref().ok()?;
-            let owner = Owner {
-                id: n.id,
-                run: state.run,
-            };
-            Some((owner, state.lease))
-        })
-        .collect();
-    let longest = known.iter().map(|(_, lease)| *lease).max();
-    let deadline = Instant::now() + longest.unwrap_or_default() + Duration::from_secs(1);
+    let mut found = Census::default();
+    let mut open = BTreeSet::new();
+    for node in &survey.nodes {
+        match &node.state {
+            Ok(state) => {
+                open.insert(node.id);
+                found.lease = found.lease.max(Some(state.lease));
+            }
+            Err(why) => drop(found.unknown.insert(node.id, why.clone())),
+        }
+    }
+    // One whose record is gone counts as dead, and may have published before.
+    for file in &survey.files {
+        let parts = file.layouts.iter().map(|l| l.node);
+        let parts = parts.chain(file.promised.iter().copied());
+        open.extend(parts.filter(|id| !found.unknown.contains_key(id)));
+    }
+    let deadline = Instant::now() + found.lease.unwrap_or_default() + Duration::from_secs(1);
     loop {
-        let mut dead = BTreeSet::new();
-        for (owner, _) in &known {
-            if commons.is_dead(*owner)? {
-                dead.insert(owner.id);
+        found.dead.clear();
+        for id in &open {
+            if commons.is_gone(*id)? {
+                found.dead.insert(*id);
             }
         }
-        if dead.len() == known.len() || Instant::now() >= deadline {
+        if found.dead.len() == open.len() || Instant::now() >= deadline {
             bar.finish_and_clear();
-            return Ok(dead);
+            return Ok(found);
         }
         bar.tick();
         std::thread::sleep(Duration::from_millis(100));
@@ -147,19 +213,19 @@ fn drain(
     args: &DrainArgs,
     path: &Path,
     backing: Backing,
-    ids: &[layout_index::FileId],
-    names: &BTreeMap<layout_index::FileId, String>,
-    dead: &BTreeSet<NodeId>,
+    watching: &Commons,
+    files: &BTreeMap<FileId, String>,
+    census: &Census,
     report: &mut Report,
 ) -> Result<()> {
-    let failed = |e: std::io::Error| Failure::failed(format!("a store to adopt with: {e}"));
+    let failed = |e: io::Error| Failure::failed(format!("a store to adopt with: {e}"));
     let dir = tempfile::Builder::new()
         .prefix("forebay-adopt-")
         .tempdir()
         .map_err(failed)?;
     let options = StoreOptions {
         dir: dir.path().join("store"),
-        node: format!("adopt-{}", std::process::id()),
+        node: format!("{ADOPTER}{}", std::process::id()),
         backing: path.to_path_buf(),
         index_memory: 16 << 20,
         space: SpaceOptions {
@@ -175,7 +241,9 @@ fn drain(
         ..OstSettings::default()
     };
     let fleet = provider.map(|provider| Fleet::start(provider, targets.clone()));
-    let (peers, _) = wiring::join(&backing, &store, LEASE, LEASE)?;
+    // As long as theirs: whoever comes after one that was killed waits no longer than for them.
+    let lease = census.lease.unwrap_or(LEASE);
+    let (peers, _) = wiring::join(&backing, &store, lease, lease)?;
     let osts = wiring::osts(fleet.as_ref(), Some(peers.clone()), path, &targets);
     let provider = osts.as_ref().map(|o| o.fleet.provider().clone());
     let settings = Settings {
@@ -185,33 +253,30 @@ fn drain(
     let bare = Arc::new(wiring::Bare(backing));
     let flusher = Flusher::start(store.clone(), bare.clone(), settings, osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
-    let bar = ProgressBar::new(ids.len() as u64);
+    let bar = ProgressBar::new(files.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} files  {msg}") {
         bar.set_style(style);
     }
     let deadline = Instant::now() + args.timeout.map_or(PATIENCE, |span| span.0);
-    for id in ids {
-        let called = names.get(id).cloned().unwrap_or_else(|| id.to_string());
-        bar.set_message(plain(&called));
+    for (id, called) in files {
+        bar.set_message(plain(called));
         let file = store.file(*id);
         let ask = || flusher::Canonicals::look(&*bare, &file);
         match peers.look_at(&file, &ask) {
-            Ok(()) if flusher.settle(&file, deadline) => report.adopted.push(called),
+            Ok(()) if flusher.settle(&file, deadline) => report.adopted.push(called.clone()),
             Ok(()) => {
                 report.problems.extend(file.error().map(|e| e.message));
-                report.left.push(called);
+                report.left.push(called.clone());
             }
             // Its last name is gone: there is nothing to drain into.
             Err(StoreError::Gone(_)) => {}
             Err(e) => {
                 report.problems.push(e.to_string());
-                report.left.push(called);
+                report.left.push(called.clone());
             }
         }
-        if let (Some(provider), Ok(Some(file))) =
-            (&provider, peers::survey_file(peers.commons(), *id))
-        {
-            remove_idle(&**provider, &file, dead, report);
+        if let Some(provider) = &provider {
+            remove_idle(&**provider, watching, *id, &census.dead, report);
         }
         bar.inc(1);
     }
@@ -221,7 +286,7 @@ fn drain(
     if let Err(error) = store.close() {
         report.problems.push(error.to_string());
     }
-    if let Err(error) = peers.leave() {
+    if let Err(error) = peers.vanish() {
         report
             .problems
             .push(format!("other nodes wait for this one's lease: {error}"));
@@ -229,22 +294,51 @@ fn drain(
     Ok(())
 }
 
-/// Subfiles of dead nodes that the canonical file has everything of.
+/// Subfiles of dead nodes that nobody needs any more. One whose node has come back meanwhile is that
+/// one's business again.
 fn remove_idle(
     provider: &dyn flusher::ost::Provider,
-    file: &SurveyedFile,
+    commons: &Commons,
+    file: FileId,
     dead: &BTreeSet<NodeId>,
     report: &mut Report,
 ) {
     let Ok(osts) = provider.osts() else { return };
-    let idle = file.layouts.iter().filter(|l| dead.contains(&l.node));
-    for (ost, subfile) in idle.flat_map(|l| &l.idle) {
-        let Some(ost) = osts.iter().find(|known| known.name == *ost) else {
-            continue;
+    for node in dead {
+        let idle = match peers::idle_subfiles(commons, file, *node) {
+            Ok(idle) if idle.is_empty() => continue,
+            idle => idle.and_then(|idle| Ok((idle, commons.is_gone(*node)?))),
         };
-        match provider.remove(ost, subfile) {
-            Ok(()) => report.removed_subfiles += 1,
-            Err(error) => report.problems.push(error.to_string()),
+        let idle = match idle {
+            Ok((idle, true)) => idle,
+            Ok((_, false)) => continue,
+            Err(error) => {
+                report.problems.push(error.to_string());
+                continue;
+            }
+        };
+        for subfile in idle {
+            let Some(ost) = osts.iter().find(|known| known.name == subfile.ost) else {
+                continue;
+            };
+            let len = match provider.open(ost, &subfile.name) {
+                Ok(open) => open.metadata().map(|meta| meta.len()),
+                // It went with an earlier run.
+                Err(error) if error.errno() == Some(libc::ENOENT) => continue,
+                Err(error) => Err(io::Error::other(error.to_string())),
+            };
+            let removed = match len {
+                Ok(len) if subfile.is_all(len) => provider
+                    .remove(ost, &subfile.name)
+                    .map(|()| report.removed_subfiles += 1)
+                    .map_err(|e| e.to_string()),
+                Ok(_) => {
+                    report.kept_subfiles += 1;
+                    Ok(())
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            report.problems.extend(removed.err());
         }
     }
 }
@@ -264,16 +358,29 @@ fn render(r: &Report, style: Style) -> String {
         names => plain(&names.join(", ")),
     };
     let mut out = format!("{}\n", style.bold(&plain(&r.backing.display().to_string())));
+    if r.nodes == 0 && r.problems.is_empty() && r.dead.is_empty() {
+        out.push_str("  No node has ever mounted it.\n");
+        return out;
+    }
+    let mut subfiles = format!("{} removed", r.removed_subfiles);
+    if r.kept_subfiles > 0 {
+        subfiles.push_str(&format!(
+            ", {} kept: it may be that only their nodes' stores know of bytes in them",
+            r.kept_subfiles
+        ));
+    }
     out.push_str(&output::pairs(&[
         ("dead nodes", list(&r.dead)),
         ("drained", units::files(r.adopted.len())),
         ("left", list(&r.left)),
+        ("subfiles", subfiles),
     ]));
     for held in &r.only_in_stores {
         out.push_str(&format!(
-            "  {} {}: only in the store of node {}; bring that node back, or run `forebay recover` on its store\n",
+            "  {} {} (inode {}): only in the store of node {}; bring that node back, or run `forebay recover` on its store\n",
             style.yellow("!"),
             plain(&held.file),
+            held.inode,
             plain(&held.node)
         ));
     }
@@ -296,11 +403,13 @@ mod tests {
             only_in_stores: vec![Held {
                 node: "n3".into(),
                 file: "run/c".into(),
+                inode: 4711,
             }],
+            nodes: 1,
             ..Report::default()
         };
         let text = render(&report, Style::forced(false));
-        for part in ["n3", "2 files", "run/c", "forebay recover"] {
+        for part in ["n3", "2 files", "run/c", "4711", "forebay recover"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

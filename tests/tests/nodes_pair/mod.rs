@@ -6,13 +6,16 @@
 // Each test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
-use forebay_tests::bay::{Bay, Drain};
+use forebay_tests::bay::{self, Bay, Drain};
+use forebay_tests::loopfs::LoopFs;
 use forebay_tests::wait::{LONG, wait_until};
 use forebay_tests::{daemon_log, prereq};
 use pfs_sim::{Builder, Sim};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -25,6 +28,7 @@ pub const LIMIT: Duration = Duration::from_secs(240);
 /// A directory that all nodes have as their backing. It outlives them.
 pub struct Shared {
     sim: Option<Sim>,
+    disk: Option<LoopFs>,
     dir: TempDir,
 }
 
@@ -36,7 +40,11 @@ impl Shared {
             .tempdir();
         let dir = dir.expect("make a backing");
         fs::create_dir(dir.path().join("pfs")).expect("make a backing");
-        let shared = Shared { sim: None, dir };
+        let shared = Shared {
+            sim: None,
+            disk: None,
+            dir,
+        };
         shared.open_to_all();
         shared
     }
@@ -51,6 +59,23 @@ impl Shared {
             .program(prereq::helper("pfs-sim"))
             .start(&[shared.backing()]);
         shared.sim = Some(sim.expect("start pfs-sim"));
+        shared.open_to_all();
+        shared
+    }
+
+    /// On a small file system of its own, of which a part is for root alone.
+    pub fn with_reserve(bytes: u64, percent: u32) -> Shared {
+        let dir = tempfile::Builder::new()
+            .prefix("forebay-backing-")
+            .tempdir();
+        let dir = dir.expect("make a backing");
+        let (image, at) = (dir.path().join("image"), dir.path().join("pfs"));
+        let disk = LoopFs::with_reserve(&image, &at, bytes, percent);
+        let shared = Shared {
+            sim: None,
+            disk: Some(disk),
+            dir,
+        };
         shared.open_to_all();
         shared
     }
@@ -136,6 +161,28 @@ impl Shared {
             .collect()
     }
 
+    /// The layouts of one node, by its id.
+    pub fn layouts_of(&self, id: &str) -> Vec<String> {
+        let mut own = self.names('l');
+        own.retain(|name| name.split('.').nth(1) == Some(id));
+        own
+    }
+
+    /// Names of the nodes that have a record.
+    pub fn nodes(&self) -> Vec<String> {
+        let records = list(&self.commons().join("nodes"));
+        let texts = records
+            .iter()
+            .filter_map(|path| fs::read_to_string(path).ok());
+        let name = |text: String| {
+            let line = text.lines().find_map(|l| l.strip_prefix("name = "));
+            line.map(|name| name.trim_matches('"').to_owned())
+        };
+        let mut names: Vec<String> = texts.filter_map(name).collect();
+        names.sort();
+        names
+    }
+
     /// The id of a node that has joined.
     pub fn id_of(&self, name: &str) -> String {
         let named = format!("name = {name:?}");
@@ -152,6 +199,27 @@ impl Shared {
         let all = list(&self.commons().join("subfiles"));
         all.into_iter().filter(|path| path.is_file()).collect()
     }
+}
+
+/// What a command printed with `--json`.
+pub fn json(out: &Output) -> Value {
+    let text = String::from_utf8_lossy(&out.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("no JSON ({e}): {}", bay::text(out)))
+}
+
+/// A list of texts in it.
+pub fn texts(value: &Value) -> Vec<String> {
+    let list = value
+        .as_array()
+        .unwrap_or_else(|| panic!("no list: {value}"));
+    let text = |v: &Value| {
+        v.as_str()
+            .unwrap_or_else(|| panic!("no text: {v}"))
+            .to_owned()
+    };
+    let mut texts: Vec<String> = list.iter().map(text).collect();
+    texts.sort();
+    texts
 }
 
 /// What is in a directory; nothing if it is not there.
@@ -171,7 +239,7 @@ pub fn name_of(path: &Path) -> String {
 }
 
 /// Waits for something, and says how long at most.
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_until(what, LONG, || is_so().then_some(()));
 }
 

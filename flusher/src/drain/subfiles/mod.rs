@@ -280,16 +280,23 @@ impl Mover {
         let (disk, subfile) = (written.disk.clone(), written.subfile.clone());
         let sync = tokio::task::spawn_blocking(move || {
             let synced = subfile
-                .sync(&*disk)
+                .sync_named(&*disk)
                 .map_err(|e| OstError::new(&ost, "syncing a subfile", e));
             match &synced {
-                Ok(()) => flight.done(),
+                Ok(_) => flight.done(),
                 Err(error) => flight.failed(error),
             }
             synced
         });
         match timeout(fleet.settings().deadline, sync).await.map(joined) {
-            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Ok(true))) => {}
+            Ok(Ok(Ok(false))) => {
+                tracing::warn!(
+                    name = %self.name,
+                    "a subfile of it was removed by somebody who took this node for dead; its data goes to another one"
+                );
+                return Ok(None);
+            }
             Ok(Ok(Err(error))) => {
                 tracing::warn!(name = %self.name, "{error}");
                 return Ok(None);

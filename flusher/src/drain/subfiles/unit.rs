@@ -6,15 +6,13 @@ use crate::ost::{Ost, OstError};
 use crate::stripe::Work;
 use layout_index::checksum::crc32c;
 use layout_index::extent::{BLOCK, SubUnit, UNIT_MAX};
+use layout_index::subfile::ALIGN;
 use layout_index::{
     ByteRange, DiskFile, Piece, Plan, Seq, Snapshot, StoreError, Subfile, Subfiled,
 };
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Batches begin on a multiple of this in their subfile.
-const ALIGN: u64 = 4096;
 
 /// Where a batch went.
 struct Appended {

@@ -2,7 +2,7 @@
 
 use crate::checks;
 use crate::daemon::wiring;
-use crate::exit_codes::{Failure, Result};
+use crate::exit_codes::{Code, Failure, Result};
 use crate::output::table::{Align, Table};
 use crate::output::{self, Style, plain};
 use crate::units;
@@ -78,11 +78,16 @@ pub fn show(dir: &Path, json: bool, line: bool) -> Result<()> {
 /// The shared directory of a backing, to be looked at.
 pub fn look(backing: &Backing) -> Result<Option<Commons>> {
     let root = backing.root().try_clone_to_owned();
-    root.and_then(Commons::look).map_err(|e| {
-        Failure::failed(format!(
-            "the directory that nodes share below the backing: {e}"
-        ))
-    })
+    root.and_then(Commons::look)
+        .map_err(|e| match e.raw_os_error() {
+            Some(libc::EACCES) => Failure::new(
+                Code::Denied,
+                "only root and the user whom the daemons run as may look at the directory that nodes share",
+            ),
+            _ => Failure::failed(format!(
+                "the directory that nodes share below the backing: {e}"
+            )),
+        })
 }
 
 fn report(path: PathBuf, backing: &Backing, commons: &Commons) -> Result<Report> {

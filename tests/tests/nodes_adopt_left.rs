@@ -1,0 +1,87 @@
+//! What `forebay drain --adopt` leaves alone because it cannot know enough: bytes that only a store knows of
+//! (S6: nothing goes before what replaces it is there), and nodes of which nothing certain is known (S8.12).
+
+mod nodes_adopt_rig;
+mod nodes_pair;
+
+use forebay_tests::bay::{assert_same, get, put, text};
+use forebay_tests::cli::{FAILED, OK, code};
+use forebay_tests::sys;
+use nodes_adopt_rig::*;
+use nodes_pair::{MIB, Shared, json, texts, until};
+use std::fs;
+
+/// A subfile of a dead node may have bytes that its store has moved there and not published: the store has
+/// no other copy of them. Only what is published to the last byte goes.
+#[test]
+fn a_subfile_that_has_more_than_was_published_stays() {
+    let shared = Shared::plain();
+    let mut a = publisher(&shared, "a");
+    a.start();
+    let want = data(51, 2 * MIB);
+    put(a.path("f"), &want);
+    a.kill();
+    let subfiles = shared.subfiles();
+    let [subfile] = &subfiles[..] else {
+        panic!("one subfile, not {subfiles:?}");
+    };
+    let len = fs::metadata(subfile).expect("stat").len();
+    let more = fs::File::options().write(true).open(subfile).expect("open");
+    sys::write_all_at(&more, &[7; 4096], len.next_multiple_of(4096)).expect("append");
+    drop(more);
+
+    let login = login();
+    let out = adopt(&login, &shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_same("canonical", &get(shared.canonical("f")), &want);
+    assert_eq!(shared.subfiles(), subfiles, "it stays");
+    let report = json(&out);
+    assert_eq!(report["removed_subfiles"], 0, "{report:#}");
+    assert_eq!(report["kept_subfiles"], 1, "{report:#}");
+    let said = text(&adopt(&login, &shared, &[]));
+    assert!(said.contains("kept"), "people are told: {said}");
+    a.start();
+    assert_same("when it is back", &read_on(&a, "f"), &want);
+    until("it removes what is its own", || {
+        shared.subfiles().is_empty()
+    });
+    a.finish();
+}
+
+/// A dead node without a record (somebody removed it, as a damaged one asks for): what it had published is
+/// drained all the same. One with a damaged record is not guessed about, and that is said.
+#[test]
+fn nodes_without_a_record_and_with_a_damaged_one() {
+    let shared = Shared::plain();
+    let (mut a, mut b) = (publisher(&shared, "a"), publisher(&shared, "b"));
+    a.start();
+    b.start();
+    let (first, second) = (data(61, MIB), data(62, 2000));
+    put(a.path("first"), &first);
+    put(b.path("second"), &second);
+    let record = |id: &str| shared.commons().join("nodes").join(id);
+    let (id_a, id_b) = (shared.id_of("a"), shared.id_of("b"));
+    a.kill();
+    b.kill();
+    fs::remove_file(record(&id_a)).expect("remove a's record");
+    let good = get(record(&id_b));
+    put(record(&id_b), "nonsense");
+
+    let login = login();
+    let out = adopt(&login, &shared, &["--json"]);
+    let report = json(&out);
+    assert_same("first", &get(shared.canonical("first")), &first);
+    assert_eq!(texts(&report["dead"]), [id_a], "{report:#}");
+    assert_eq!(texts(&report["adopted"]), ["first"], "{report:#}");
+    assert_eq!(texts(&report["left"]), ["second"], "{report:#}");
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    let problems = texts(&report["problems"]).join("; ");
+    assert!(
+        problems.contains(&id_b) && problems.contains("damaged"),
+        "{problems}"
+    );
+    put(record(&id_b), good);
+    let out = adopt(&login, &shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_same("second", &get(shared.canonical("second")), &second);
+}

@@ -1,0 +1,84 @@
+//! Nodes that publish and die, and the command that comes after them.
+
+// Each test file is a crate of its own and uses its part of this.
+#![allow(dead_code)]
+
+use crate::nodes_pair::{Shared, in_background, in_time};
+use forebay_tests::bay::{Bay, Drain, get, open_rw};
+use forebay_tests::rng::Rng;
+use forebay_tests::sys;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+
+pub fn data(seed: u64, size: usize) -> Vec<u8> {
+    Rng::new(seed).bytes(size)
+}
+
+/// A node that tells others of each close before it returns, and drains nothing by itself.
+pub fn publisher(shared: &Shared, name: &str) -> Bay {
+    let mut node = shared.node(name, Drain::Never);
+    node.set("close", "publish");
+    expects_deaths(&mut node);
+    node
+}
+
+/// Others say that they noticed.
+pub fn expects_deaths(node: &mut Bay) {
+    for said in ["lease", "the shared directory", "took over"] {
+        node.allow_log(said);
+    }
+}
+
+/// A machine that mounts nothing: the bay only lends its surroundings.
+pub fn login() -> Bay {
+    Bay::new(Drain::Never)
+}
+
+/// Writes through a handle of its own, and closes it.
+pub fn write_at(node: &Bay, name: &str, at: usize, bytes: &[u8]) {
+    let file = open_rw(node.path(name));
+    sys::write_all_at(&file, bytes, at as u64).expect("write");
+    sys::close(file).expect("close");
+}
+
+pub fn read_on(node: &Bay, name: &str) -> Vec<u8> {
+    let path = node.path(name);
+    in_time("reading", in_background(move || get(path)))
+}
+
+pub fn mtime(path: impl AsRef<Path>) -> i64 {
+    sys::mtime(&fs::metadata(path).expect("stat"))
+}
+
+pub fn no_paths() -> Vec<PathBuf> {
+    Vec::new()
+}
+
+/// The oracle of a file that several nodes write in turn.
+pub fn overlay(want: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let end = at + bytes.len();
+    want.resize(want.len().max(end), 0);
+    want[at..end].copy_from_slice(bytes);
+}
+
+/// The command, not waited for.
+pub fn adopter(login: &Bay, shared: &Shared) -> Child {
+    let backing = shared.backing();
+    let mut command = login.forebay(["drain".as_ref(), "--adopt".as_ref(), backing.as_os_str()]);
+    command
+        .arg("--json")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    sys::die_with_parent(&mut command);
+    command.spawn().expect("start forebay")
+}
+
+/// `forebay drain --adopt`, to its end.
+pub fn adopt(login: &Bay, shared: &Shared, options: &[&str]) -> Output {
+    let backing = shared.backing();
+    let mut args = vec!["drain".as_ref(), "--adopt".as_ref(), backing.as_os_str()];
+    args.extend(options.iter().map(OsStr::new));
+    login.run(args)
+}

@@ -1,0 +1,258 @@
+//! Users' files that somebody else drains: `forebay drain --adopt` as root, and rounds of other nodes' daemons.
+//!
+//! S8.9 ("the drain acts as the owner of the file, never as root"), S4.3 and S8.4 (mode, owner and time stay as
+//! the overlay showed them), and S8: forged files in the shared directory lead to nobody else's data.
+
+mod nodes_adopt_rig;
+mod nodes_forge;
+mod nodes_pair;
+
+use forebay_tests::bay::{Bay, assert_same, get, open_rw, put, text};
+use forebay_tests::cli::{FAILED, OK, code};
+use forebay_tests::sys;
+use forebay_tests::users::{ALICE, BOB, TEAM, as_user};
+use nodes_adopt_rig::*;
+use nodes_forge::{SECRET, Scene, head, in_subfile, inline, subfile};
+use nodes_pair::{MIB, Shared, json, list, name_of, texts};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
+}
+
+/// Owner, group, mode and time.
+fn shape(path: &Path) -> (u32, u32, u32, i64) {
+    let meta = fs::metadata(path).expect("stat");
+    let mode = meta.mode() & 0o7777;
+    (meta.uid(), meta.gid(), mode, sys::mtime(&meta))
+}
+
+/// Alice's files, written through a node, each with what the node shows of it.
+struct Files {
+    all: Vec<(&'static str, Vec<u8>, (u32, u32, u32, i64))>,
+}
+
+impl Files {
+    fn make(node: &Bay) -> Files {
+        fs::create_dir(node.path("closed")).expect("mkdir");
+        chmod(&node.path("closed"), 0o777);
+        let of_alice = |name: &str, bytes: &[u8]| {
+            let path = node.path(name);
+            as_user(ALICE, &[TEAM], || put(path, bytes));
+        };
+        let wants: Vec<(&str, Vec<u8>)> = [
+            ("plain", 3 * MIB + 1),
+            ("few", 700),
+            ("team", MIB),
+            ("program", 100_000),
+            ("stripped", 100_000),
+            ("readonly", 2 * MIB),
+            ("closed/f", MIB),
+        ]
+        .into_iter()
+        .zip(1..)
+        .map(|((name, len), seed)| (name, data(seed, len)))
+        .collect();
+        for (name, bytes) in &wants {
+            of_alice(name, bytes);
+        }
+        chmod(&node.path("plain"), 0o640);
+        chown(node.path("team"), Some(ALICE), Some(TEAM)).expect("chown");
+        chmod(&node.path("team"), 0o660);
+        // Bits that were set after the last write are meant; those from before it fell with it.
+        chmod(&node.path("program"), 0o6755);
+        chmod(&node.path("stripped"), 0o6777);
+        let path = node.path("stripped");
+        as_user(BOB, &[], || {
+            let file = OpenOptions::new().write(true).open(path).expect("open");
+            sys::write_all_at(&file, b"bob was here", 0).expect("write");
+            sys::close(file).expect("close");
+        });
+        // Nobody may open it for writing any more, and its directory is closed to its owner.
+        chmod(&node.path("readonly"), 0o400);
+        chmod(&node.path("closed"), 0o700);
+        let mut files = Files { all: Vec::new() };
+        for (name, mut bytes) in wants {
+            if name == "stripped" {
+                bytes[..12].copy_from_slice(b"bob was here");
+            }
+            files.all.push((name, bytes, shape(&node.path(name))));
+        }
+        let mode = |name: &str| {
+            let found = files.all.iter().find(|(n, ..)| *n == name);
+            found.map(|(_, _, shape)| shape.2)
+        };
+        assert_eq!(mode("program"), Some(0o6755));
+        assert_eq!(mode("stripped"), Some(0o777), "stripped by the write");
+        files
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.all.iter().map(|(n, ..)| (*n).to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn check(&self, shared: &Shared) {
+        for (name, want, was) in &self.all {
+            let path = shared.canonical(name);
+            assert_same(name, &get(&path), want);
+            assert_eq!(shape(&path), *was, "{name}: owner, group, mode, time");
+        }
+    }
+}
+
+/// Adopted by root, every file is still its owner's, as it was shown.
+#[test]
+fn adopted_files_keep_owner_mode_and_time() {
+    let shared = Shared::plain();
+    let mut a = publisher(&shared, "a");
+    a.start();
+    let files = Files::make(&a);
+    a.kill();
+    let out = adopt(&login(), &shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_eq!(texts(&json(&out)["adopted"]), files.names());
+    files.check(&shared);
+}
+
+/// The same of a round that another node's daemon does all of: the one that wrote them is dead.
+#[test]
+fn files_that_another_node_drains_keep_owner_mode_and_time() {
+    let shared = Shared::plain();
+    let (mut a, mut b) = (publisher(&shared, "a"), publisher(&shared, "b"));
+    a.start();
+    b.start();
+    let files = Files::make(&a);
+    a.kill();
+    for name in files.names() {
+        let path = b.path(name);
+        let out = b.run(["drain".as_ref(), path.as_os_str(), "--wait".as_ref()]);
+        assert_eq!(code(&out), OK, "{}", text(&out));
+    }
+    files.check(&shared);
+    b.finish();
+}
+
+/// Bytes are written as the owner: what a file system keeps for root is not for Alice's data, whoever drains
+/// it. That is said, nothing is lost, and with room it comes.
+#[test]
+fn bytes_are_written_as_the_owner() {
+    let shared = Shared::with_reserve(64 * MIB as u64, 40);
+    let mut a = publisher(&shared, "a");
+    a.start();
+    let want = data(71, 8 * MIB);
+    let path = a.path("f");
+    as_user(ALICE, &[], || put(&path, &want));
+    a.kill();
+    let filler = shared.canonical("filler");
+    as_user(BOB, &[], || {
+        let file = open_rw(&filler);
+        let full = (0..).find_map(|n| {
+            let done = sys::write_all_at(&file, &[1; 1 << 16], n << 16);
+            done.err()
+        });
+        let kind = full.expect("it fills up").kind();
+        assert!(
+            matches!(kind, ErrorKind::StorageFull | ErrorKind::Other),
+            "{kind}"
+        );
+    });
+    let free = nix::sys::statvfs::statvfs(&shared.backing()).expect("statfs");
+    let for_root = free.blocks_free() * free.fragment_size();
+    assert!(
+        for_root > 2 * want.len() as u64,
+        "root has room: {for_root}"
+    );
+
+    let login = login();
+    let out = adopt(&login, &shared, &["--json", "--timeout=10s"]);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    let report = json(&out);
+    assert_eq!(texts(&report["left"]), ["f"], "{report:#}");
+    let problems = texts(&report["problems"]).join("; ");
+    assert!(problems.contains("No space left"), "{problems}");
+    assert!(!shared.subfiles().is_empty(), "the data is where it was");
+
+    fs::remove_file(&filler).expect("make room");
+    let out = adopt(&login, &shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_same("canonical", &get(shared.canonical("f")), &want);
+    assert_eq!(shape(&shared.canonical("f")).0, ALICE);
+}
+
+/// A layout of Alice's file that says its bytes are in a file of Bob's: it is refused and reported, and neither
+/// is touched. What it names stays, too.
+#[test]
+fn a_forged_layout_does_not_lead_to_another_users_bytes() {
+    let mut scene = Scene::new();
+    scene.a.kill();
+    scene.b.kill();
+    let bobs = scene.subfile_path();
+    fs::create_dir_all(bobs.parent().expect("a parent")).expect("mkdir");
+    put(&bobs, SECRET);
+    chown(&bobs, Some(BOB), Some(BOB)).expect("chown");
+    scene.forge_batch(&in_subfile(&subfile("backing")));
+    let before = get(scene.shared.canonical("alices"));
+    let out = adopt(&scene.a, &scene.shared, &["--json", "--timeout=10s"]);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    let report = json(&out);
+    assert_eq!(texts(&report["left"]), ["alices"], "{report:#}");
+    let problems = texts(&report["problems"]).join("; ");
+    assert!(problems.contains("belongs to another user"), "{problems}");
+    assert_same(
+        "Alice's file",
+        &get(scene.shared.canonical("alices")),
+        &before,
+    );
+    assert_eq!(get(&bobs), SECRET, "Bob's bytes");
+
+    // Without it everything is as it should be.
+    fs::remove_file(scene.layout_path()).expect("remove");
+    fs::remove_file(&bobs).expect("remove");
+    let out = adopt(&scene.a, &scene.shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_same(
+        "Alice's file",
+        &get(scene.shared.canonical("alices")),
+        &scene.want,
+    );
+    assert_eq!(shape(&scene.shared.canonical("alices")).0, ALICE);
+}
+
+/// A layout with a handle of Bob's file, in the place of one of Alice's: not followed, and reported.
+#[test]
+fn a_forged_handle_does_not_lead_to_another_users_file() {
+    let mut scene = Scene::new();
+    let path = scene.a.path("bobs-own");
+    as_user(BOB, &[], || put(&path, SECRET));
+    let dirs = scene.shared.file_dirs();
+    let bobs = dirs.iter().find(|dir| **dir != scene.dir).expect("Bob's");
+    let layouts = list(bobs).into_iter();
+    let layout = layouts.filter(|path| name_of(path).starts_with("l."));
+    let header = get(layout.last().expect("Bob's layout"));
+    let len = u32::from_le_bytes(header[44..48].try_into().expect("four bytes"));
+    let handle = &header[48..48 + len as usize];
+    assert!(!handle.is_empty(), "this file system has handles");
+    scene.a.drain();
+    scene.a.kill();
+    scene.b.kill();
+    fs::create_dir_all(&scene.dir).expect("mkdir");
+    chmod(&scene.dir, 0o700);
+    let id = scene.layout();
+    let mut bytes = id.header(handle).to_vec();
+    bytes.extend(inline(b"forged", head()).encode(&id).expect("encode"));
+    scene.forge(&bytes);
+    let out = adopt(&scene.a, &scene.shared, &["--json", "--timeout=10s"]);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    let report = json(&out);
+    assert_eq!(texts(&report["left"]), [scene.id.to_string()], "{report:#}");
+    let problems = texts(&report["problems"]).join("; ");
+    assert!(problems.contains("leads to another file"), "{problems}");
+    assert_eq!(get(scene.shared.canonical("bobs-own")), SECRET);
+    let below = get(scene.shared.canonical("alices"));
+    assert_same("Alice's file", &below, &scene.want);
+}
