@@ -11,7 +11,7 @@
 //! - *Intent*: it is there, and the stamp may be old. Its close had not returned.
 
 use super::data::{PLACES, Patience, remove_late};
-use super::names::{Intent, Listing, Name, names_of};
+use super::names::{Intent, Listing, Name, Owner, names_of};
 use super::nodes::temporary;
 use super::{Commons, dirs, not_ours, sys};
 use crate::beneath::{
@@ -106,23 +106,26 @@ impl Commons {
 
     fn list_in(&self, dir: OwnedFd) -> io::Result<Listing> {
         let mut listing = Listing::default();
-        let mut terms = Vec::new();
+        let mut signed = Vec::new();
         for entry in entries_of(dir.try_clone()?)? {
             match entry.name.parse() {
-                Ok(Name::Term(term)) => terms.push((term, entry.name)),
+                Ok(name @ (Name::Term(_) | Name::Seal(..))) => signed.push((name, entry.name)),
                 Ok(name) => listing.take(name),
                 Err(_) => listing.strange.push(entry.name),
             }
         }
-        for (term, name) in terms {
-            match sys::text_of(dir.as_fd(), &name) {
-                Ok(Some(text)) => match text.parse() {
-                    Ok(owner) => drop(listing.terms.insert(term, owner)),
-                    Err(_) => listing.strange.push(name),
-                },
-                Ok(None) => {}
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => listing.strange.push(name),
+        for (name, text) in signed {
+            let owner = match sys::text_of(dir.as_fd(), &text) {
+                Ok(Some(owner)) => owner.parse::<Owner>().ok(),
+                Ok(None) => continue,
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => None,
                 Err(e) => return Err(e),
+            };
+            match (name, owner) {
+                (Name::Term(term), Some(owner)) => drop(listing.terms.insert(term, owner)),
+                // Nobody but who writes a layout says where it ends.
+                (Name::Seal(id, ..), Some(owner)) if owner.id == id => listing.take(name),
+                _ => listing.strange.push(text),
             }
         }
         Ok(listing)

@@ -177,10 +177,10 @@ impl Listing {
         }
     }
 
-    /// Where a layout ends at the latest.
-    pub fn end_of(&self, layout: (NodeId, u32)) -> u64 {
+    /// Where a layout was sealed, if it was.
+    pub fn seal_of(&self, layout: (NodeId, u32)) -> Option<u64> {
         let seals = self.seals.iter().filter(|(of, _)| *of == layout);
-        seals.map(|(_, end)| *end).min().unwrap_or(u64::MAX)
+        seals.map(|(_, end)| *end).min()
     }
 
     /// The plan that no base is as new as.

@@ -123,6 +123,19 @@ impl Parsed {
     pub fn end(&self, offset: u64) -> u64 {
         self.batches.last().map_or(offset, |(end, _)| *end)
     }
+
+    /// What is wrong with a layout that was sealed at `seal` and read from `offset` up to there. A
+    /// node seals where its last batch ends: another place would hide half of one, or hide that
+    /// something is missing.
+    pub fn against_seal(&self, offset: u64, seal: u64) -> Option<String> {
+        let end = self.end(offset);
+        let whole = end >= seal && self.tail == Tail::Complete;
+        (!whole).then(|| no_batch_ends_at(seal))
+    }
+}
+
+pub(crate) fn no_batch_ends_at(seal: u64) -> String {
+    format!("is sealed at byte {seal}, where none of its batches ends")
 }
 
 /// The batches in `bytes`, which begin at byte `offset` of layout `id`: 0, or the end of a batch.

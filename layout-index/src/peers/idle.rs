@@ -79,8 +79,9 @@ pub fn idle_subfiles(commons: &Commons, id: FileId, node: NodeId) -> io::Result<
     let mut known: BTreeMap<SubfileRef, Named> = BTreeMap::new();
     let mut needed = BTreeSet::new();
     for (_, generation) in listing.layouts.iter().filter(|(of, _)| *of == node) {
-        let end = listing.end_of((node, *generation));
-        let longest = LONGEST.min(usize::try_from(end).unwrap_or(LONGEST));
+        let seal = listing.seal_of((node, *generation));
+        let longest = seal.and_then(|end| usize::try_from(end).ok());
+        let longest = longest.map_or(LONGEST, |end| LONGEST.min(end));
         let Some(bytes) = commons.read_layout(id, node, *generation, 0, longest)? else {
             return Ok(Vec::new());
         };

@@ -249,9 +249,22 @@ impl Peers {
             }
         }
         for (node, gen_no) in &listing.layouts {
-            let end = listing.end_of((*node, *gen_no));
-            view.end_layout(*node, *gen_no, end);
-            if !self.read_tail(file, &mut view, (*node, *gen_no), end)? {
+            let seal = listing.seal_of((*node, *gen_no));
+            if let Some(seal) = seal
+                && *node == self.me()
+                && !file.heed_seal(*gen_no, seal)
+            {
+                let why = format!("this node's own was sealed at byte {seal} by somebody else");
+                return Err(damaged(file, "layout", why));
+            }
+            if let Some(seal) = seal
+                && !view.end_layout(*node, *gen_no, seal)
+            {
+                let (name, why) = (self.commons.name_of(*node), layout::no_batch_ends_at(seal));
+                let why = format!("that of node {name} {why}");
+                return Err(damaged(file, "layout", why));
+            }
+            if !self.read_tail(file, &mut view, (*node, *gen_no), seal)? {
                 return Ok(None);
             }
         }
@@ -269,13 +282,13 @@ impl Peers {
         }
     }
 
-    /// Adds what a layout has got since the last look, up to its end. False if it is gone.
+    /// Adds what a layout has got since the last look, up to its seal. False if it is gone.
     fn read_tail(
         &self,
         file: &File,
         view: &mut View,
         (node, gen_no): (NodeId, u32),
-        end: u64,
+        seal: Option<u64>,
     ) -> Result<bool> {
         if node == self.me() && file.own_len(gen_no) == Some(view.read_upto(node, gen_no)) {
             // Nobody else appends to it, and its target may not answer.
@@ -289,7 +302,8 @@ impl Peers {
         let mut want = CHUNK;
         loop {
             let from = view.read_upto(node, gen_no);
-            let most = want.min(end.saturating_sub(from) as usize);
+            let rest = seal.map_or(u64::MAX, |end| end.saturating_sub(from));
+            let most = want.min(usize::try_from(rest).unwrap_or(want));
             if most == 0 {
                 return Ok(true);
             }
@@ -304,18 +318,21 @@ impl Peers {
             let parsed = layout::parse(&bytes, from, &id);
             self.remember(file, &parsed.handle);
             let got = !parsed.batches.is_empty();
+            let wrong = |why: String| {
+                let name = self.commons.name_of(node);
+                damaged(file, "layout", format!("that of node {name}{why}"))
+            };
+            if let Some(seal) = seal
+                && whole
+                && let Some(why) = parsed.against_seal(from, seal)
+            {
+                return Err(wrong(format!(" {why}")));
+            }
             for (end, batch) in parsed.batches {
                 view.add(node, gen_no, end, batch);
             }
             match parsed.tail {
-                Tail::Damaged { at, why } => {
-                    let name = self.commons.name_of(node);
-                    return Err(damaged(
-                        file,
-                        "layout",
-                        format!("that of node {name}, byte {at}: {why}"),
-                    ));
-                }
+                Tail::Damaged { at, why } => return Err(wrong(format!(", byte {at}: {why}"))),
                 _ if whole => return Ok(true),
                 // A batch may be longer than what was read.
                 _ if !got => want *= 2,

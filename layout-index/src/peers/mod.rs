@@ -25,7 +25,7 @@ mod survey;
 pub use idle::{IdleSubfile, idle_subfiles};
 pub use look::Wait;
 pub use put::INLINE;
-pub use survey::{Survey, SurveyedFile, SurveyedLayout, survey, survey_file};
+pub use survey::{Survey, SurveyedFile, SurveyedLayout, survey};
 
 use crate::commons::{Commons, Intent, Stamp};
 use crate::error::{Result, StoreError};
@@ -266,6 +266,25 @@ impl File {
     /// How long this node's layout is; `None` if it has none of that number.
     pub(crate) fn own_len(&self, gen_no: u32) -> Option<u64> {
         self.seen().own.get(&gen_no).map(|own| own.len)
+    }
+
+    /// A layout of this node's is sealed there: nothing more goes to it, also if this node does not
+    /// know of that (sealing it failed half way). False if it hides what this node has published:
+    /// then the seal is somebody else's.
+    pub(crate) fn heed_seal(&self, gen_no: u32, seal: u64) -> bool {
+        let mut seen = self.seen();
+        let Some(own) = seen.own.get_mut(&gen_no) else {
+            return true;
+        };
+        if seal < own.len {
+            return false;
+        }
+        // One that was given up is sealed again, for this seal may not be durable.
+        if own.end == End::Open {
+            own.end = End::Sealed;
+        }
+        seen.current.take_if(|current| *current == gen_no);
+        true
     }
 
     /// The canonical file is the whole truth, as far as this node has looked.

@@ -61,10 +61,12 @@ impl Peers {
 
     fn resume_layout(&self, file: &File, gen_no: u32, listing: &Listing) -> Result<()> {
         let me = self.me();
-        let end = listing.end_of((me, gen_no));
+        let seal = listing.seal_of((me, gen_no));
+        let longest = seal.and_then(|end| usize::try_from(end).ok());
+        let longest = longest.map_or(LONGEST, |end| LONGEST.min(end));
         let bytes = self
             .commons
-            .read_layout(file.id(), me, gen_no, 0, LONGEST.min(end as usize))
+            .read_layout(file.id(), me, gen_no, 0, longest)
             .map_err(|e| failed("reading this node's layout of", file, e))?;
         let Some(bytes) = bytes else {
             return Ok(());
@@ -76,10 +78,20 @@ impl Peers {
         };
         let parsed = layout::parse(&bytes, 0, &id);
         self.remember(file, &parsed.handle);
+        let damaged = |why: String| StoreError::Layout {
+            file: file.id(),
+            what: "layout",
+            why: format!("this node's own{why}"),
+        };
+        if let Some(seal) = seal.filter(|seal| *seal > 0)
+            && let Some(why) = parsed.against_seal(0, seal)
+        {
+            return Err(damaged(format!(" {why}")));
+        }
         let mut own = OwnLayout {
-            end: match end {
-                u64::MAX => End::Open,
-                _ => End::Sealed,
+            end: match seal {
+                None => End::Open,
+                Some(_) => End::Sealed,
             },
             ..OwnLayout::default()
         };
@@ -101,13 +113,7 @@ impl Peers {
             Tail::Complete => {}
             // An append that did not finish: nothing was promised, and nothing goes behind it.
             Tail::Incomplete => {}
-            Tail::Damaged { at, why } => {
-                return Err(StoreError::Layout {
-                    file: file.id(),
-                    what: "layout",
-                    why: format!("this node's own, byte {at}: {why}"),
-                });
-            }
+            Tail::Damaged { at, why } => return Err(damaged(format!(", byte {at}: {why}"))),
         }
         seen.own.insert(gen_no, own);
         Ok(())

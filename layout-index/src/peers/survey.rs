@@ -2,7 +2,7 @@
 //! changed. What cannot be read is said, not skipped.
 
 use crate::commons::{Commons, NodeRecord};
-use crate::layout::{self, Base, LayoutId, Tail, View};
+use crate::layout::{self, Base, LayoutId, Parsed, Tail, View};
 use crate::types::{Epoch, FileId, NodeId};
 use std::io;
 
@@ -45,7 +45,7 @@ pub struct SurveyedLayout {
 pub fn survey(commons: &Commons) -> io::Result<Survey> {
     let mut files = Vec::new();
     for id in commons.files()? {
-        files.extend(survey_file(commons, id)?);
+        files.extend(survey_file(commons, id));
     }
     Ok(Survey {
         nodes: commons.nodes()?,
@@ -54,20 +54,25 @@ pub fn survey(commons: &Commons) -> io::Result<Survey> {
 }
 
 /// One file; `None` if nothing is said of it any more.
-pub fn survey_file(commons: &Commons, id: FileId) -> io::Result<Option<SurveyedFile>> {
-    let Some(listing) = commons.list(id)? else {
-        return Ok(None);
-    };
+fn survey_file(commons: &Commons, id: FileId) -> Option<SurveyedFile> {
     let mut file = SurveyedFile {
         id,
         handle: Vec::new(),
         layouts: Vec::new(),
-        promised: listing.intents.iter().map(|i| i.owner.id).collect(),
+        promised: Vec::new(),
         epoch: Epoch(0),
         holder: None,
         round: None,
         problems: Vec::new(),
     };
+    let listing = match commons.list(id) {
+        Ok(listing) => listing?,
+        Err(e) => {
+            file.problems.push(e.to_string());
+            return Some(file);
+        }
+    };
+    file.promised = listing.intents.iter().map(|i| i.owner.id).collect();
     file.promised.sort();
     file.promised.dedup();
     for name in &listing.strange {
@@ -81,14 +86,15 @@ pub fn survey_file(commons: &Commons, id: FileId) -> io::Result<Option<SurveyedF
     }
     let mut view = View::default();
     if let Some(term) = listing.bases.last() {
-        match commons.read_base(id, *term)?.map(|b| Base::decode(&b, id)) {
+        let read = file.read(commons.read_base(id, *term));
+        match read.map(|bytes| Base::decode(&bytes, id)) {
             Some(Ok(base)) => view.set_base(base),
             Some(Err(why)) => file.problems.push(format!("base {term:x} {why}")),
             None => {}
         }
     }
     if let Some(term) = listing.unfinished_plan()
-        && let Some(bytes) = commons.read_plan(id, term)?
+        && let Some(bytes) = file.read(commons.read_plan(id, term))
     {
         match layout::Plan::decode(&bytes, id) {
             Ok(plan) => {
@@ -99,10 +105,23 @@ pub fn survey_file(commons: &Commons, id: FileId) -> io::Result<Option<SurveyedF
         }
     }
     for (node, generation) in &listing.layouts {
-        let end = listing.end_of((*node, *generation));
-        survey_layout(commons, &view, &mut file, (*node, *generation), end)?;
+        let seal = listing.seal_of((*node, *generation));
+        survey_layout(commons, &view, &mut file, (*node, *generation), seal);
     }
-    Ok(Some(file))
+    Some(file)
+}
+
+impl SurveyedFile {
+    /// What was read, if it was there and could be.
+    fn read(&mut self, read: io::Result<Option<Vec<u8>>>) -> Option<Vec<u8>> {
+        match read {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                self.problems.push(e.to_string());
+                None
+            }
+        }
+    }
 }
 
 fn survey_layout(
@@ -110,19 +129,23 @@ fn survey_layout(
     view: &View,
     file: &mut SurveyedFile,
     (node, generation): (NodeId, u32),
-    end: u64,
-) -> io::Result<()> {
-    let longest = LONGEST.min(end as usize);
-    let Some(bytes) = commons.read_layout(file.id, node, generation, 0, longest)? else {
-        return Ok(());
-    };
+    seal: Option<u64>,
+) {
+    let bytes = commons.read_layout(file.id, node, generation, 0, LONGEST);
+    if let Ok(None) = bytes {
+        return;
+    }
+    // One that cannot be read is there all the same.
+    let bytes = file.read(bytes);
     let id = LayoutId {
         file: file.id,
         node,
         generation,
     };
-    let parsed = layout::parse(&bytes, 0, &id);
-    if let Tail::Damaged { why, .. } = &parsed.tail {
+    let parsed = layout::parse(bytes.as_deref().unwrap_or(&[]), 0, &id);
+    if bytes.is_some()
+        && let Some(why) = wrong(&parsed, seal)
+    {
         let name = commons.name_of(node);
         file.problems.push(format!("a layout of node {name} {why}"));
     }
@@ -136,7 +159,8 @@ fn survey_layout(
         batches: 0,
         undrained: 0,
     };
-    for (end, batch) in &parsed.batches {
+    let counts = |end: u64| seal.is_none_or(|seal| end <= seal);
+    for (end, batch) in parsed.batches.iter().filter(|(end, _)| counts(*end)) {
         file.epoch = file.epoch.max(batch.head.epoch);
         if *end > covered {
             found.batches += 1;
@@ -145,5 +169,22 @@ fn survey_layout(
         }
     }
     file.layouts.push(found);
-    Ok(())
+}
+
+/// What is wrong with a layout, seen whole: also what lies behind its seal, which nobody else reads.
+fn wrong(parsed: &Parsed, seal: Option<u64>) -> Option<String> {
+    let behind = seal.unwrap_or(u64::MAX);
+    if let Tail::Damaged { at, why } = &parsed.tail
+        && *at < behind
+    {
+        return Some(why.clone());
+    }
+    let seal = seal?;
+    let ends = || parsed.batches.iter().map(|(end, _)| *end);
+    if seal > 0 && !ends().any(|end| end == seal) {
+        return Some(layout::no_batch_ends_at(seal));
+    }
+    // One append may have come late; who seals a layout begins no other.
+    let late = ends().filter(|end| *end > seal).count();
+    (late > 1).then(|| format!("is sealed at byte {seal}, and {late} batches lie behind that"))
 }

@@ -118,8 +118,8 @@ fn a_sealed_layout_ends_where_its_seal_says() {
     a.seal_layout(FILE, 0, 5).unwrap();
     assert_ne!(b.stamp(FILE).unwrap(), before, "everybody looks again");
     let listing = b.list(FILE).unwrap().unwrap();
-    assert_eq!(listing.end_of((NodeId(1), 0)), 5);
-    assert_eq!(listing.end_of((NodeId(1), 1)), u64::MAX);
+    assert_eq!(listing.seal_of((NodeId(1), 0)), Some(5));
+    assert_eq!(listing.seal_of((NodeId(1), 1)), None);
     assert!(listing.strange.is_empty());
     a.remove_layout(FILE, NodeId(1), 0, Some(5)).unwrap();
     assert!(bench.names().is_empty(), "{:?}", bench.names());

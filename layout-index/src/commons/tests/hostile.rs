@@ -210,6 +210,47 @@ fn strange_names_are_listed_and_left_alone() {
     assert_eq!(bench.names().len(), strange.len() + 1);
 }
 
+/// A seal says what of a layout counts, so it counts itself only if the layout's own node made it.
+#[test]
+fn seals_of_others_are_no_seals() {
+    let bench = Bench::new();
+    let a = bench.node(1);
+    a.append_layout(FILE, 7, 0, b"whole", Forever).unwrap();
+    let layout = (NodeId(1), 7);
+    let seal = |end: &str| bench.of_file(&format!("s.0000000000000001.7.{end}"));
+    fifo(&seal("0"));
+    std::fs::create_dir(seal("1")).unwrap();
+    std::fs::write(seal("2"), owner(1, 1).to_string()).unwrap();
+    symlink(owner(2, 1).to_string(), seal("3")).unwrap();
+    symlink("sealed", seal("4")).unwrap();
+    symlink("/etc/passwd", seal("5")).unwrap();
+    symlink(format!("{}.00", owner(1, 1)), seal("6")).unwrap();
+    symlink("x".repeat(4000), seal("7")).unwrap();
+    // Numbers that are none, or written in another way.
+    for end in ["10000000000000000", "-1", "+1", "0x1", "01", "A", ""] {
+        symlink(owner(1, 1).to_string(), seal(end)).unwrap();
+    }
+    let listing = a.list(FILE).unwrap().unwrap();
+    assert_eq!(listing.seal_of(layout), None);
+    assert_eq!(listing.strange.len(), 15, "{:?}", listing.strange);
+    // None is touched, also not by who tidies.
+    let term = mine(a.take_term(FILE).unwrap());
+    a.remove_layout(FILE, NodeId(1), 7, None).unwrap();
+    assert!(!a.tidy(FILE, term).unwrap());
+    let left = a.list(FILE).unwrap().unwrap();
+    assert_eq!(left.strange.len(), 15, "{:?}", left.strange);
+
+    // Its own count, the lowest of several, and the largest number there is.
+    symlink(owner(1, 9).to_string(), seal("ffffffffffffffff")).unwrap();
+    let listing = a.list(FILE).unwrap().unwrap();
+    assert_eq!(listing.seal_of(layout), Some(u64::MAX));
+    symlink(owner(1, 9).to_string(), seal("8")).unwrap();
+    let listing = a.list(FILE).unwrap().unwrap();
+    assert_eq!(listing.seal_of(layout), Some(8));
+    assert_eq!(listing.seal_of((NodeId(1), 8)), None);
+    assert_eq!(listing.seal_of((NodeId(2), 7)), None);
+}
+
 /// What stands where a link must be made is named: nobody could ever take that term.
 #[test]
 fn what_stands_in_the_way_of_a_link_is_named() {

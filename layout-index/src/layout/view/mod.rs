@@ -138,15 +138,24 @@ impl View {
     }
 
     /// A seal says that the layout ends there: what was read of it beyond, before the seal was there, is
-    /// said anew in another layout and counts for nothing here.
-    pub fn end_layout(&mut self, node: NodeId, generation: u32, end: u64) {
+    /// said anew in another layout and counts for nothing here. False if it ends within a batch, which
+    /// no node says.
+    #[must_use]
+    pub fn end_layout(&mut self, node: NodeId, generation: u32, end: u64) -> bool {
         match self.read.get_mut(&(node, generation)) {
             Some(read) if *read > end => *read = end,
-            _ => return,
+            _ => return true,
         }
-        self.layers
-            .retain(|l| (l.node, l.generation) != (node, generation) || l.end <= end);
+        let (of_it, others): (Vec<Layer>, Vec<Layer>) = std::mem::take(&mut self.layers)
+            .into_iter()
+            .partition(|l| (l.node, l.generation) == (node, generation));
+        self.layers = others;
+        let (kept, gone): (Vec<Layer>, Vec<Layer>) = of_it.into_iter().partition(|l| l.end <= end);
+        let last = kept.last().map_or(0, |l| l.end);
+        let drained = self.base_upto(node, generation);
+        self.layers.extend(kept);
         self.order.take();
+        gone.is_empty() || end <= last.max(drained)
     }
 
     /// Where reading of a layout goes on: what the base covers need not be read.

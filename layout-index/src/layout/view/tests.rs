@@ -78,10 +78,12 @@ fn what_was_read_behind_a_seal_is_forgotten() {
     view.add(A, 0, 100, write(1, ByteRange::new(0, 10)));
     view.add(A, 0, 200, write(2, ByteRange::new(0, 10)));
     view.add(A, 1, 200, write(2, ByteRange::new(20, 30)));
-    view.end_layout(A, 0, u64::MAX);
-    view.end_layout(A, 0, 200);
+    assert!(view.end_layout(A, 0, u64::MAX));
+    assert!(view.end_layout(A, 0, 200));
     assert_eq!(byte(&view, 0), Some(2));
-    view.end_layout(A, 0, 100);
+    assert!(!view.clone().end_layout(A, 0, 150), "within a batch");
+    assert!(view.clone().end_layout(A, 0, 0), "before the first");
+    assert!(view.end_layout(A, 0, 100));
     assert_eq!((byte(&view, 0), byte(&view, 20)), (Some(1), Some(2)));
     assert_eq!(view.read_upto(A, 0), 100);
     assert_eq!(view.covered_now().upto(A, 0), 100, "no plan has more of it");

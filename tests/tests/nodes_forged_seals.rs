@@ -1,0 +1,274 @@
+//! Forged seals: names `s.<id>.<gen>.<end>` that say where a layout ends.
+//!
+//! A seal decides which published bytes count, so this is what holds of one:
+//!
+//! - it counts only if it is a link that names the layout's own node as its maker. Anything else is no seal: all
+//!   bytes are served, nothing is opened or removed, and `forebay status --backing` names it;
+//! - a node seals where its last batch ends. A seal in the middle of a batch or beyond the layout is damage: the file
+//!   is an error, in the log and in `status`, and never the older bytes;
+//! - one that is made as its node would make it, where a batch ends, cannot be told from a real one by those who read
+//!   the layout for the first time: what lies behind it is gone for them, as with a layout that was removed. The node
+//!   itself knows that it has published more, and says so; `status` does when more lies behind it than one append;
+//!   and who has it open and has read it before goes on with the right bytes.
+
+mod nodes_adopt_rig;
+mod nodes_forge;
+mod nodes_pair;
+
+use forebay_tests::bay::{Bay, assert_same, get, text};
+use forebay_tests::cli::{OK, code};
+use forebay_tests::sys::{self, errno};
+use forebay_tests::users::{ALICE, as_user};
+use nodes_adopt_rig::{data, overlay};
+use nodes_forge::{Scene, fifo};
+use nodes_pair::{json, list, logged, name_of, texts, until};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// The scene, with three batches in node `a`'s layout of Alice's file.
+struct Seals {
+    scene: Scene,
+    layout: PathBuf,
+    /// Where each batch ends.
+    ends: Vec<u64>,
+}
+
+impl Seals {
+    fn new() -> Seals {
+        let mut scene = Scene::new();
+        let layout = list(&scene.dir)
+            .into_iter()
+            .find(|path| name_of(path).starts_with("l."));
+        let layout = layout.expect("a layout");
+        let len = || fs::metadata(&layout).expect("stat").len();
+        let mut ends = vec![len()];
+        for (n, at) in [(1, 1000), (2, 50_000)] {
+            let bytes = data(n, 3000);
+            let path = scene.a.path("alices");
+            as_user(ALICE, &[], || {
+                let file = File::options().write(true).open(path).expect("open");
+                sys::write_all_at(&file, &bytes, at).expect("write");
+                sys::close(file).expect("close");
+            });
+            overlay(&mut scene.want, at as usize, &bytes);
+            ends.push(len());
+        }
+        assert!(ends.is_sorted() && ends[0] < ends[2], "batches: {ends:?}");
+        Seals {
+            scene,
+            layout,
+            ends,
+        }
+    }
+
+    fn name(&self, end: &str) -> String {
+        format!("s{}.{end}", &name_of(&self.layout)[1..])
+    }
+
+    fn path(&self, end: &str) -> PathBuf {
+        self.scene.dir.join(self.name(end))
+    }
+
+    /// As node `a` itself would make it.
+    fn seal(&self, end: u64) -> PathBuf {
+        let path = self.path(&format!("{end:x}"));
+        symlink(format!("{}.00000001", self.scene.node), &path).expect("seal");
+        self.scene.stamp();
+        path
+    }
+
+    /// Node `b` knows nothing of the file any more.
+    fn fresh(&mut self) {
+        self.scene.b.kill();
+        self.scene.b.start();
+    }
+
+    fn problems(&self) -> String {
+        let backing = self.scene.shared.backing();
+        let args = ["status".as_ref(), "--backing".as_ref(), backing.as_os_str()];
+        let mut command = self.scene.a.forebay(args);
+        let out = command.arg("--json").output().expect("start forebay");
+        assert_eq!(code(&out), OK, "{}", text(&out));
+        let report = json(&out);
+        let files = report["files"].as_array().expect("files");
+        let all: Vec<String> = files.iter().flat_map(|f| texts(&f["problems"])).collect();
+        all.join("; ")
+    }
+
+    fn read_on(&self, bay: &Bay) -> std::io::Result<Vec<u8>> {
+        let path = bay.path("alices");
+        as_user(ALICE, &[], || fs::read(path))
+    }
+}
+
+fn remove(path: &Path) {
+    match path.is_dir() && !path.is_symlink() {
+        true => fs::remove_dir(path).expect("remove"),
+        false => fs::remove_file(path).expect("remove"),
+    }
+}
+
+/// Things that only look like seals, and numbers that are none: every byte is served, by who reads it all anew and by
+/// the node itself; they are named and left alone.
+#[test]
+fn what_is_no_seal_of_its_node_hides_nothing() {
+    let mut seals = Seals::new();
+    let other = format!("{:016x}.00000001", seals.scene.node.0 ^ 1);
+    let own = format!("{}.00000001", seals.scene.node);
+    let first = format!("{:x}", seals.ends[0]);
+    type Make<'a> = Box<dyn Fn(&Path) + 'a>;
+    let link = |text: &str| -> Make<'_> {
+        let text = text.to_owned();
+        Box::new(move |path| symlink(&text, path).expect("symlink"))
+    };
+    let cases: Vec<(&str, Make<'_>)> = vec![
+        ("0", Box::new(fifo)),
+        (&first, Box::new(|p| fs::create_dir(p).expect("mkdir"))),
+        ("1", Box::new(|p| fs::write(p, &own).expect("write"))),
+        ("2", link(&other)),
+        ("3", link("sealed")),
+        ("4", link("/etc/passwd")),
+        ("10000000000000000", link(&own)),
+        ("ffffffffffffffffffffffff", link(&own)),
+        ("-1", link(&own)),
+        ("00", link(&own)),
+    ];
+    for (end, make) in &cases {
+        make(&seals.path(end));
+    }
+    // One of a layout that nobody has: it goes when the file is drained, and disturbs nobody before.
+    let orphan = seals.scene.dir.join(format!("s.{}.7.0", seals.scene.node));
+    symlink(&own, &orphan).expect("symlink");
+    seals.scene.stamp();
+    seals.fresh();
+    seals.scene.judge("no seals", &[]);
+    let read = seals.scene.read().expect("read on b");
+    assert_same("on b", &read, &seals.scene.want);
+    let read = seals.read_on(&seals.scene.a).expect("read on a");
+    assert_same("on a", &read, &seals.scene.want);
+    let problems = seals.problems();
+    for (end, _) in &cases {
+        let name = seals.name(end);
+        assert!(problems.contains(&name), "{name} is not named: {problems}");
+        let path = seals.path(end);
+        assert!(fs::symlink_metadata(&path).is_ok(), "{name} was touched");
+        remove(&path);
+    }
+    seals.scene.stamp();
+    assert_eq!(seals.problems(), "");
+    seals.scene.finish();
+}
+
+/// A seal where no batch ends, as its node would make it: an error that is said, never the bytes of before.
+#[test]
+fn seals_where_no_batch_ends() {
+    let mut seals = Seals::new();
+    let [first, second, last] = seals.ends[..] else {
+        panic!("three batches");
+    };
+    for end in [1, 191, 192, first - 1, first + 1, second + 12, last - 1] {
+        let what = format!("within a batch: {end}");
+        let path = seals.seal(end);
+        seals.fresh();
+        let read = seals.read_on(&seals.scene.b);
+        assert_eq!(errno(read, &what), libc::EIO);
+        let says = format!("is sealed at byte {end}, where none of its batches ends");
+        until("the log says so", || {
+            logged(&seals.scene.b, &[&says]).is_some()
+        });
+        assert!(seals.problems().contains(&says), "{}", seals.problems());
+        seals.scene.judge(&what, &[]);
+        // Its node has published more than that.
+        let read = seals.read_on(&seals.scene.a);
+        assert_eq!(errno(read, &what), libc::EIO);
+        until("its node says so", || {
+            let words = ["own was sealed at byte", "by somebody else"];
+            logged(&seals.scene.a, &words).is_some()
+        });
+        remove(&path);
+        seals.scene.stamp();
+        assert_same(
+            &what,
+            &seals.read_on(&seals.scene.b).expect("read"),
+            &seals.scene.want,
+        );
+        assert_same(
+            &what,
+            &seals.read_on(&seals.scene.a).expect("read"),
+            &seals.scene.want,
+        );
+    }
+    for end in [last + 1, last + 1_000_000, u64::MAX] {
+        let what = format!("beyond the layout: {end}");
+        let path = seals.seal(end);
+        seals.fresh();
+        let read = seals.read_on(&seals.scene.b);
+        assert_eq!(errno(read, &what), libc::EIO);
+        let says = format!("is sealed at byte {end}");
+        assert!(logged(&seals.scene.b, &[&says]).is_some(), "{what}");
+        assert!(seals.problems().contains(&says), "{}", seals.problems());
+        let read = seals.read_on(&seals.scene.a).expect("read on a");
+        assert_same(&what, &read, &seals.scene.want);
+        remove(&path);
+        seals.scene.stamp();
+        assert_same(
+            &what,
+            &seals.read_on(&seals.scene.b).expect("read"),
+            &seals.scene.want,
+        );
+    }
+    // Its node heeds a seal behind all that it has there: what it publishes from now on is elsewhere, and seen.
+    let path = seals.scene.a.path("alices");
+    let newest = data(9, 500);
+    as_user(ALICE, &[], || {
+        let file = File::options().write(true).open(path).expect("open");
+        sys::write_all_at(&file, &newest, 99).expect("write");
+        sys::close(file).expect("close");
+    });
+    overlay(&mut seals.scene.want, 99, &newest);
+    assert_eq!(fs::metadata(&seals.layout).expect("stat").len(), last);
+    assert_same(
+        "on b",
+        &seals.read_on(&seals.scene.b).expect("read"),
+        &seals.scene.want,
+    );
+    seals.scene.finish();
+}
+
+/// A seal as its node would make it, at the end of an earlier batch or at the beginning: a node that has the
+/// file open keeps the right bytes, its node says what is wrong, and `status` sees that too much lies behind it.
+#[test]
+fn seals_that_could_be_real() {
+    let seals = Seals::new();
+    // Open, so that the node remembers what it has read.
+    let path = seals.scene.b.path("alices");
+    let open = as_user(ALICE, &[], || File::open(path).expect("open"));
+    assert_same(
+        "before",
+        &seals.scene.read().expect("read"),
+        &seals.scene.want,
+    );
+    for end in [0, seals.ends[0]] {
+        let what = format!("sealed at {end}");
+        let path = seals.seal(end);
+        assert_same(&what, &seals.scene.read().expect("read"), &seals.scene.want);
+        let read = seals.read_on(&seals.scene.a);
+        assert_eq!(errno(read, &what), libc::EIO);
+        let says = format!("own was sealed at byte {end} by somebody else");
+        assert!(logged(&seals.scene.a, &[&says]).is_some(), "{what}");
+        let behind = format!("is sealed at byte {end}, and ");
+        assert!(seals.problems().contains(&behind), "{}", seals.problems());
+        remove(&path);
+        seals.scene.stamp();
+        assert_same(
+            &what,
+            &seals.read_on(&seals.scene.a).expect("read"),
+            &seals.scene.want,
+        );
+    }
+    drop(open);
+    let below = get(seals.scene.shared.canonical("alices"));
+    assert!(below != seals.scene.want, "nothing was drained meanwhile");
+    seals.scene.finish();
+}
