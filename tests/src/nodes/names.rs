@@ -71,7 +71,7 @@ impl World {
         for name in super::world::NAMES {
             let want = self.names.contains_key(name);
             for (node, path) in self.cluster.paths(name).iter().enumerate() {
-                self.operations += 1;
+                self.checks += 1;
                 let found = fs::symlink_metadata(path).is_ok();
                 assert_eq!(found, want, "whether node {node} has a file {name}");
             }

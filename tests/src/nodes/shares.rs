@@ -56,7 +56,7 @@ impl World {
         let paths = self.cluster.paths(name);
         let steps: Vec<AtomicU64> = (0..nodes).map(|_| AtomicU64::new(0)).collect();
         for node in 0..nodes {
-            self.note(id, node, format!("{count} operations in its own ranges"));
+            self.remark(id, node, format!("{count} operations in its own ranges"));
         }
         let cluster = &mut self.cluster;
         let shares: Vec<Result<Share, String>> = std::thread::scope(|scope| {
@@ -85,7 +85,7 @@ impl World {
             ended.map(|e| e.unwrap_or(Err("panicked".into()))).collect()
         });
         if let Some(victim) = victim {
-            self.note(id, victim, "killed meanwhile and started".into());
+            self.remark(id, victim, "killed meanwhile and started".into());
         }
         let mut open = None;
         for (node, share) in shares.into_iter().enumerate() {

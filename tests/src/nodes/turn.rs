@@ -8,6 +8,9 @@ use crate::wait::{LONG, wait_until};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 
+/// The most operations of a turn, less one. All nodes look at the whole file after each turn.
+const STEPS: u64 = 20;
+
 /// A node's turn at a file.
 struct Turn {
     node: usize,
@@ -26,9 +29,9 @@ impl World {
             Some(id) => self.begin(node, name, id),
             None => self.create(node, name),
         };
-        for _ in 0..1 + self.rng.below(14) {
+        for _ in 0..1 + self.rng.below(STEPS) {
             self.step(&mut turn);
-            if self.rng.one_in(180) {
+            if self.rng.one_in(17 * STEPS) {
                 self.kill_within(&mut turn, name);
             }
         }
@@ -203,7 +206,7 @@ impl World {
     /// becomes visible to others with the next close.
     fn kill_within(&mut self, turn: &mut Turn, name: &str) {
         let (id, node) = (turn.id, turn.node);
-        self.note(id, node, "killed within its turn and started".into());
+        self.remark(id, node, "killed within its turn and started".into());
         self.before_kill(node);
         self.cluster.restart(node);
         let opened = OpenOptions::new()
@@ -213,8 +216,7 @@ impl World {
         turn.file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
         turn.locked = None;
         self.date(turn);
-        let same = self.files[id].check(&turn.file);
-        self.require(id, node, same);
+        self.check(id, node, &turn.file);
     }
 
     fn date(&mut self, turn: &mut Turn) {
@@ -282,9 +284,8 @@ impl World {
         for _ in 0..3 + self.rng.below(8) {
             let at = self.some_node();
             self.lock(&mut turns[at]);
-            let same = self.files[id].check(&turns[at].file);
-            self.require(id, at, same);
-            for _ in 0..1 + self.rng.below(5) {
+            self.check(id, at, &turns[at].file);
+            for _ in 0..1 + self.rng.below(6) {
                 let turn = &mut turns[at];
                 self.step(turn);
                 if turn.locked.is_none() {
@@ -299,6 +300,7 @@ impl World {
         }
         for turn in turns {
             let node = turn.node;
+            self.note(id, node, "close".into());
             let closed = sys::close(turn.file).map_err(|e| format!("close: {e}"));
             self.require(id, node, closed);
         }

@@ -27,7 +27,10 @@ pub struct World {
     pub(super) names: BTreeMap<&'static str, usize>,
     pub(super) files: Vec<Content>,
     pub(super) held: Vec<Held>,
+    /// What nodes were asked to do, and did.
     pub(super) operations: u64,
+    /// Looks at whole files and at names, which only compare.
+    pub(super) checks: u64,
     kills: u64,
     turns: BTreeMap<&'static str, u64>,
 }
@@ -41,6 +44,7 @@ impl World {
             files: Vec::new(),
             held: Vec::new(),
             operations: 0,
+            checks: 0,
             kills: 0,
             turns: BTreeMap::new(),
         }
@@ -52,8 +56,9 @@ impl World {
 
     pub fn summary(&self) -> String {
         let turns: Vec<String> = self.turns.iter().map(|(k, n)| format!("{n} {k}")).collect();
-        let (ops, kills) = (self.operations, self.kills);
-        format!("{ops} operations, {kills} kills; {}", turns.join(", "))
+        let (ops, checks, kills) = (self.operations, self.checks, self.kills);
+        let turns = turns.join(", ");
+        format!("{ops} operations, {checks} checks, {kills} kills; {turns}")
     }
 
     /// One turn of some node, or of all of them.
@@ -88,10 +93,23 @@ impl World {
         self.cluster.bay(node).path(name)
     }
 
+    /// An operation on a file.
     pub(super) fn note(&mut self, id: usize, node: usize, what: String) {
         self.operations += 1;
+        self.remark(id, node, what);
+    }
+
+    /// What else happened to it.
+    pub(super) fn remark(&mut self, id: usize, node: usize, what: String) {
         let number = self.operations;
         self.files[id].note(format!("{number}: node {node}: {what}"));
+    }
+
+    /// All of it through an open file.
+    pub(super) fn check(&mut self, id: usize, node: usize, file: &File) {
+        self.checks += 1;
+        let same = self.files[id].check(file);
+        self.require(id, node, same);
     }
 
     /// Ends the test with all that is known of a file.
@@ -140,9 +158,9 @@ impl World {
             results
         });
         if let Some(victim) = victim {
-            self.note(id, victim, "killed and started while others looked".into());
+            self.remark(id, victim, "killed and started while others looked".into());
         }
-        self.operations += results.len() as u64;
+        self.checks += results.len() as u64;
         for (node, result) in results {
             self.require(id, node, result);
         }
@@ -213,6 +231,7 @@ impl World {
         let at = self.rng.below(self.held.len() as u64) as usize;
         let (node, id) = (self.held[at].node, self.held[at].id);
         self.note(id, node, "fsync and look through a held file".into());
+        self.checks += 1;
         let held = &self.held[at].file;
         let looked = held.sync_all().map_err(|e| format!("fsync: {e}"));
         let looked = looked.and_then(|()| self.files[id].check(held));
