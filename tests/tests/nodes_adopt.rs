@@ -87,11 +87,9 @@ fn all_that_dead_nodes_had_published_is_drained() {
 
     b.start();
     until("its layouts are gone", || layouts(&id_b) == 0);
-    for (name, want) in [("both", &mut both)] {
-        let newer = data(7, MIB);
-        write_at(&b, name, 7, &newer);
-        overlay(want, 7, &newer);
-    }
+    let newer = data(7, MIB);
+    write_at(&b, "both", 7, &newer);
+    overlay(&mut both, 7, &newer);
     b.drain();
     // Nobody has anything of it: a program without the overlay may write, too.
     let newest = data(8, 100);
@@ -290,7 +288,7 @@ fn beside_a_node_that_lives() {
     assert_same("both", &get(shared.canonical("both")), &both);
     assert_same("both, on the node that lives", &read_on(&b, "both"), &both);
     assert!(
-        shared.layouts_of(&shared.id_of("lives")).iter().count() > 0,
+        !shared.layouts_of(&shared.id_of("lives")).is_empty(),
         "what it has published is still its own"
     );
     assert!(get(shared.canonical("own")) != own, "nobody asked for it");
