@@ -7,6 +7,7 @@ mod nodes_pair;
 use forebay_tests::bay::{assert_same, get, put, text};
 use forebay_tests::cli::{FAILED, OK, code};
 use forebay_tests::sys;
+use nix::sys::signal::Signal;
 use nodes_adopt_rig::*;
 use nodes_pair::{MIB, Shared, json, texts, until};
 use std::fs;
@@ -45,6 +46,36 @@ fn a_subfile_that_has_more_than_was_published_stays() {
     until("it removes what is its own", || {
         shared.subfiles().is_empty()
     });
+    a.finish();
+}
+
+/// A node that only slept for longer than its lease: what it had published is drained without it, and it goes on
+/// with the same file when it wakes. Nothing of either is lost.
+#[test]
+fn a_node_that_was_asleep_goes_on() {
+    let shared = Shared::plain();
+    let mut a = publisher(&shared, "a");
+    a.start();
+    let mut want = data(71, 3 * MIB);
+    put(a.path("f"), &want);
+    a.signal(Signal::SIGSTOP);
+    let out = adopt(&login(), &shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_eq!(texts(&json(&out)["dead"]), ["a"]);
+    assert_same("canonical", &get(shared.canonical("f")), &want);
+    assert_eq!(shared.subfiles(), no_paths());
+    a.signal(Signal::SIGCONT);
+    assert_same("when it wakes", &read_on(&a, "f"), &want);
+    let newer = data(72, MIB);
+    write_at(&a, "f", MIB / 2, &newer);
+    overlay(&mut want, MIB / 2, &newer);
+    assert_same("what it wrote", &read_on(&a, "f"), &want);
+    // Killed, so that only what others can find counts.
+    a.kill();
+    a.start();
+    assert_same("started again", &read_on(&a, "f"), &want);
+    a.drain();
+    assert_same("drained", &get(shared.canonical("f")), &want);
     a.finish();
 }
 

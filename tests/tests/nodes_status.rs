@@ -319,6 +319,7 @@ fn what_is_damaged_is_named() {
     a.start();
     put(a.path("sound"), data(5, 2000));
     put(a.path("broken"), data(6, 2000));
+    put(a.path("odd"), data(7, 2000));
     a.kill();
     let login = login();
     let before = in_json(&login, &shared);
@@ -340,6 +341,14 @@ fn what_is_damaged_is_named() {
     put(&layout, &bytes);
     put(dir.join("no-name-of-ours"), "");
     put(shared.commons().join("nodes/00000000000000aa"), "nonsense");
+    // Whoever opened it would wait for ever.
+    let odd = file(&before, "odd")["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let odd = dirs.iter().find(|dir| nodes_pair::name_of(dir) == odd);
+    let odd = odd.expect("its directory").join("l.00000000000000bb.1");
+    sys::mknod(&odd, libc::S_IFIFO | 0o600, 0).expect("mkfifo");
 
     let report = in_json(&login, &shared);
     let problems = texts(&file(&report, "broken")["problems"]).join("; ");
@@ -354,6 +363,9 @@ fn what_is_damaged_is_named() {
         Some(0)
     );
     assert_eq!(file(&report, "sound")["published"][0]["bytes"], 2000);
+    let problems = texts(&file(&report, "odd")["problems"]).join("; ");
+    assert!(problems.contains("l.00000000000000bb.1"), "{problems}");
+    assert_eq!(file(&report, "odd")["published"][0]["bytes"], 2000);
     let nodes = report["nodes"].as_array().expect("a list");
     let record = nodes.iter().find(|n| n["id"] == "00000000000000aa");
     let state = record.expect("the damaged record")["state"].as_str();
@@ -369,6 +381,7 @@ fn what_is_damaged_is_named() {
     );
     assert!(said.contains("nodes/00000000000000aa is damaged"), "{said}");
 
+    fs::remove_file(odd).expect("remove");
     // It said so and changed nothing.
     assert_eq!(get(&layout), bytes);
     put(&layout, whole);
