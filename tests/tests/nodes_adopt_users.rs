@@ -24,7 +24,9 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 /// Owner, group, mode and time.
-fn shape(path: &Path) -> (u32, u32, u32, i64) {
+type Shape = (u32, u32, u32, i64);
+
+fn shape(path: &Path) -> Shape {
     let meta = fs::metadata(path).expect("stat");
     let mode = meta.mode() & 0o7777;
     (meta.uid(), meta.gid(), mode, sys::mtime(&meta))
@@ -32,7 +34,7 @@ fn shape(path: &Path) -> (u32, u32, u32, i64) {
 
 /// Alice's files, written through a node, each with what the node shows of it.
 struct Files {
-    all: Vec<(&'static str, Vec<u8>, (u32, u32, u32, i64))>,
+    all: Vec<(&'static str, Vec<u8>, Shape)>,
 }
 
 impl Files {
@@ -231,9 +233,9 @@ fn a_forged_handle_does_not_lead_to_another_users_file() {
     as_user(BOB, &[], || put(&path, SECRET));
     let dirs = scene.shared.file_dirs();
     let bobs = dirs.iter().find(|dir| **dir != scene.dir).expect("Bob's");
-    let layouts = list(bobs).into_iter();
-    let layout = layouts.filter(|path| name_of(path).starts_with("l."));
-    let header = get(layout.last().expect("Bob's layout"));
+    let mut layouts = list(bobs).into_iter();
+    let layout = layouts.find(|path| name_of(path).starts_with("l."));
+    let header = get(layout.expect("Bob's layout"));
     let len = u32::from_le_bytes(header[44..48].try_into().expect("four bytes"));
     let handle = &header[48..48 + len as usize];
     assert!(!handle.is_empty(), "this file system has handles");
