@@ -61,6 +61,13 @@ pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))
 }
 
+/// From here on this thread, and those that it starts, have descriptors of their own: a process that others start
+/// closes no copy of them. (Each such close is one to a file system.)
+pub fn own_descriptors() -> io::Result<()> {
+    // SAFETY: takes flags only; descriptors of other threads stay as they are.
+    check(unsafe { libc::unshare(libc::CLONE_FILES) })
+}
+
 /// Whether something is mounted exactly at `path`, without asking what is mounted.
 pub fn is_mounted(path: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read mountinfo");

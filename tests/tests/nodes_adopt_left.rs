@@ -4,13 +4,18 @@
 mod nodes_adopt_rig;
 mod nodes_pair;
 
-use forebay_tests::bay::{assert_same, get, put, text};
+use forebay_tests::bay::{assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{FAILED, OK, code};
 use forebay_tests::sys;
+use forebay_tests::wait::LONG;
 use nix::sys::signal::Signal;
 use nodes_adopt_rig::*;
 use nodes_pair::{MIB, Shared, json, texts, until};
-use std::fs;
+use pfs_sim::{Change, Sim};
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::mpsc::channel;
 
 /// A subfile of a dead node may have bytes that its store has moved there and not published: the store has
 /// no other copy of them. Only what is published to the last byte goes.
@@ -46,6 +51,92 @@ fn a_subfile_that_has_more_than_was_published_stays() {
     until("it removes what is its own", || {
         shared.subfiles().is_empty()
     });
+    a.finish();
+}
+
+fn chmod(dir: &Path, mode: u32) {
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode)).expect("chmod");
+}
+
+/// Writes `first`, and `more` behind it while that is published: gives the file, with `more` in the log of a life that
+/// has a subfile. Starts no process.
+fn write_during_a_publication(shared: &Shared, path: &Path, first: &[u8], more: &[u8]) -> File {
+    let file = open_rw(path);
+    sys::write_all_at(&file, first, 0).expect("write");
+    let slow = |time: &str| {
+        let change = Change::default().latency(time);
+        shared.sim().set_all(change).expect("change the OSTs");
+    };
+    slow("500ms");
+    std::thread::scope(|scope| {
+        // Not fsync: the kernel lets nobody write meanwhile.
+        let other = open_rw(path);
+        let closed = scope.spawn(|| sys::close(other));
+        // What the batch has is settled when its layout has a name; now it is being written.
+        until("it is being published", || shared.names('l').len() == 1);
+        sys::write_all_at(&file, more, first.len() as u64).expect("write");
+        assert!(
+            !closed.is_finished(),
+            "the machine was too slow for this test"
+        );
+        slow("0");
+        closed.join().expect("no panic").expect("close");
+    });
+    file
+}
+
+/// The same as it comes about: one publication ended while somebody wrote on, so that the life and its subfile stayed;
+/// the next had moved its bytes there and could not tell anybody; then the node died.
+#[test]
+fn what_was_moved_and_not_published_is_not_lost() {
+    let builder = Sim::builder().osts(4).bandwidth("500M").stripe("1M", 4);
+    let shared = Shared::simulated(builder);
+    let mut a = publisher(&shared, "a");
+    a.allow_log("is not the daemon's alone");
+    a.set("ost-deadline", "10m").start();
+    put(a.path("f"), "");
+    let mut want = data(81, 2 * MIB);
+    let more = data(82, MIB);
+    let path = a.path("f");
+    let (tell, told) = channel();
+    let (go_on, going) = channel::<()>();
+    let (shared, first, second) = (&shared, &want, &more);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            sys::own_descriptors().expect("unshare");
+            let file = write_during_a_publication(shared, &path, first, second);
+            let other = open_rw(&path);
+            // A directory that others may change is none to publish in.
+            chmod(&shared.file_dir(), 0o777);
+            tell.send(sys::close(other)).expect("tell");
+            // Open until its node is dead.
+            going.recv().unwrap_or_default();
+            drop(file);
+        });
+        // Also if something fails here.
+        let go_on = go_on;
+        let closed = told.recv_timeout(LONG).expect("it came to its close");
+        closed.expect_err("nobody could be told of the rest");
+        let status = a.status();
+        assert_eq!(status.in_log(), 0, "it was moved all the same");
+        let all = first.len() + second.len();
+        assert_eq!(status.undrained(), all as u64, "and is not drained");
+        assert_eq!(shared.subfiles().len(), 1, "to the same subfile");
+        a.kill();
+        go_on.send(()).expect("it waits");
+    });
+    chmod(&shared.file_dir(), 0o700);
+
+    let out = adopt(&login(), shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_same("what was published", &get(shared.canonical("f")), &want);
+    assert_eq!(json(&out)["kept_subfiles"], 1, "{}", text(&out));
+    a.start();
+    want.extend(more);
+    assert_same("when it is back", &read_on(&a, "f"), &want);
+    a.drain();
+    assert_same("drained", &get(shared.canonical("f")), &want);
+    until("its subfile is gone", || shared.subfiles().is_empty());
     a.finish();
 }
 
