@@ -119,7 +119,7 @@ fn all_that_dead_nodes_had_published_is_drained() {
 #[test]
 fn a_store_that_has_not_heard_of_its_publication_comes_back() {
     let shared = Shared::plain();
-    let mut a = shared.node("a", Drain::Never);
+    let mut a = shared.mortal("a", Drain::Never);
     expects_deaths(&mut a);
     let mut b = publisher(&shared, "b");
     a.start();
@@ -175,7 +175,7 @@ fn a_store_that_has_not_heard_of_its_publication_comes_back() {
 #[test]
 fn what_only_a_store_has_is_listed() {
     let shared = Shared::plain();
-    let mut a = shared.node("gone", Drain::Never);
+    let mut a = shared.mortal("gone", Drain::Never);
     expects_deaths(&mut a);
     a.start();
     // One of which nothing is published, and one of which something is.

@@ -16,10 +16,9 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// A node that is missed when it is gone: others wait for its lease, and take over.
+/// A node whose death is told of.
 fn mortal(shared: &Shared, name: &str, drain: Drain) -> Bay {
-    let mut bay = shared.node(name, drain);
-    bay.set("lease", "6s");
+    let mut bay = shared.mortal(name, drain);
     expects_deaths(&mut bay);
     bay
 }

@@ -152,7 +152,7 @@ fn row(rows: &[Vec<String>], first: &str) -> Vec<String> {
 #[test]
 fn what_is_published_and_what_is_announced() {
     let shared = Shared::plain();
-    let (mut a, mut b) = (publisher(&shared, "a"), shared.node("beta", Drain::Never));
+    let (mut a, mut b) = (publisher(&shared, "a"), shared.mortal("beta", Drain::Never));
     expects_deaths(&mut b);
     a.start();
     b.start();
@@ -175,7 +175,7 @@ fn what_is_published_and_what_is_announced() {
         let node = node(&report, name);
         assert_eq!(node["id"], shared.id_of(name));
         assert_eq!(node["state"], "mounted");
-        assert_eq!(node["lease_seconds"], 3.0);
+        assert_eq!(node["lease_seconds"], 6.0);
         let heard = node["heard_seconds_ago"].as_f64().expect("a number");
         assert!((0.0..60.0).contains(&heard), "heard of {heard} s ago");
     }

@@ -18,7 +18,7 @@ pub fn data(seed: u64, size: usize) -> Vec<u8> {
 
 /// A node that tells others of each close before it returns, and drains nothing by itself.
 pub fn publisher(shared: &Shared, name: &str) -> Bay {
-    let mut node = shared.node(name, Drain::Never);
+    let mut node = shared.mortal(name, Drain::Never);
     node.set("close", "publish");
     expects_deaths(&mut node);
     node

@@ -120,6 +120,13 @@ impl Shared {
         bay
     }
 
+    /// A node that is missed when it is gone: others wait for its lease, and take over.
+    pub fn mortal(&self, name: &str, drain: Drain) -> Bay {
+        let mut bay = self.node(name, drain);
+        bay.set("lease", "6s");
+        bay
+    }
+
     /// The canonical file.
     pub fn canonical(&self, name: &str) -> PathBuf {
         self.backing().join(name)
