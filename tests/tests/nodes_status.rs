@@ -221,7 +221,7 @@ fn what_is_published_and_what_is_announced() {
         let row = row(&nodes, name);
         assert_eq!(
             row[1..4],
-            [shared.id_of(name), "mounted".into(), "3.0 s".into()]
+            [shared.id_of(name), "mounted".into(), "6.0 s".into()]
         );
         assert!(row[4].ends_with(" s ago"), "{said}");
     }

@@ -13,6 +13,7 @@
 use super::data::{PLACES, Patience, remove_late};
 use super::names::{Intent, Listing, Name, Owner, names_of};
 use super::nodes::temporary;
+use super::writing::Writing;
 use super::{Commons, dirs, not_ours, sys};
 use crate::beneath::{
     DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
@@ -21,14 +22,12 @@ use crate::types::{FileId, NodeId};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// No plan or base is longer.
 const MOST_BYTES: u64 = 64 << 20;
@@ -234,40 +233,6 @@ impl Commons {
         self.touch(file)
     }
 
-    pub(super) fn write_begins(&self, file: FileId, number: u32) -> Writing {
-        let unwanted = Arc::new(AtomicBool::new(false));
-        let layout = (file, number);
-        self.writing.lock().insert(layout, unwanted.clone());
-        Writing {
-            all: self.writing.clone(),
-            layout,
-            unwanted,
-        }
-    }
-
-    /// Somebody may still write to this layout of this node's, although nobody waits for that.
-    pub fn is_written(&self, file: FileId, number: u32) -> bool {
-        self.writing.lock().contains_key(&(file, number))
-    }
-
-    /// A layout of this node's can be appended to, as far as is known.
-    pub fn takes_more(&self, file: FileId, number: u32) -> bool {
-        let place = self.places.lock().get(&(file, number)).copied();
-        place.is_none_or(|place| self.answers(place))
-    }
-
-    /// Nobody needs this sealed layout any more: if somebody still writes to it, that one removes it
-    /// and its seal when it comes back. False if nobody does.
-    pub fn leave_to_writer(&self, file: FileId, number: u32) -> bool {
-        let writing = self.writing.lock();
-        let Some(unwanted) = writing.get(&(file, number)) else {
-            return false;
-        };
-        unwanted.store(true, Ordering::Release);
-        self.places.lock().remove(&(file, number));
-        true
-    }
-
     /// At most `most` bytes of a layout, from byte `from` on. `None` where it is gone.
     pub fn read_layout(
         &self,
@@ -448,21 +413,6 @@ impl Commons {
             remove_from(dir.as_fd(), component(&name)?).map_err(|e| in_file(file, &name, e))?;
         }
         Ok(())
-    }
-}
-
-/// Layouts of this node's that are being written to, and whether they are to go afterwards.
-pub(super) type Written = Arc<Mutex<HashMap<(FileId, u32), Arc<AtomicBool>>>>;
-
-pub(super) struct Writing {
-    all: Written,
-    layout: (FileId, u32),
-    unwanted: Arc<AtomicBool>,
-}
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        self.all.lock().remove(&self.layout);
     }
 }
 

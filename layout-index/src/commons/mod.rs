@@ -32,6 +32,7 @@ mod notes;
 mod sys;
 mod terms;
 mod tidy;
+mod writing;
 
 pub use data::{PLACES, Patience, Placing};
 pub use files::Stamp;
@@ -84,7 +85,7 @@ pub struct Commons {
     intents: std::sync::atomic::AtomicU64,
     placing: OnceLock<Arc<dyn Placing>>,
     waiters: data::Waiters,
-    writing: files::Written,
+    writing: writing::Written,
     /// Where layouts of this node's lie that this process has begun.
     places: Mutex<HashMap<(FileId, u32), u32>>,
 }

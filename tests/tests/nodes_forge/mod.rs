@@ -46,7 +46,7 @@ impl Scene {
     pub fn new() -> Scene {
         let shared = Shared::plain();
         let mut nodes = ["a", "b"].map(|name| {
-            let mut node = shared.node(name, Drain::Never);
+            let mut node = shared.mortal(name, Drain::Never);
             node.set("close", "publish").set("visibility-timeout", "2s");
             // All of it is about what daemons say of this.
             for said in [
