@@ -138,6 +138,15 @@ pub(crate) fn no_batch_ends_at(seal: u64) -> String {
     format!("is sealed at byte {seal}, where none of its batches ends")
 }
 
+/// What is wrong with a layout of `len` bytes whose tail stays [`Tail::Incomplete`].
+pub(crate) fn ends_within(len: u64) -> String {
+    let part = match len < HEADER_LEN as u64 {
+        true => "its header",
+        false => "a batch",
+    };
+    format!("ends within {part} at byte {len}")
+}
+
 /// The batches in `bytes`, which begin at byte `offset` of layout `id`: 0, or the end of a batch.
 pub fn parse(bytes: &[u8], offset: u64, id: &LayoutId) -> Parsed {
     let mut parsed = Parsed {

@@ -34,7 +34,7 @@ mod view;
 pub use batch::{Batch, Bytes, Head, Strip, SubfileRef, Unit};
 pub use build::{BatchBuilder, BuildError, Piece};
 pub use codec::{Decoded, MAX_BATCH, decode};
-pub(crate) use file::no_batch_ends_at;
 pub use file::{HEADER_LEN, LayoutId, MAX_HANDLE, Parsed, Tail, parse};
+pub(crate) use file::{ends_within, no_batch_ends_at};
 pub use plan::{Base, Covered, MAX_DOMAINS, Plan};
 pub use view::{View, ViewPiece, ViewSource};

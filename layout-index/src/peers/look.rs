@@ -328,6 +328,9 @@ impl Peers {
             {
                 return Err(wrong(format!(" {why}")));
             }
+            if got && node != self.me() {
+                file.seen().unstamped = true;
+            }
             for (end, batch) in parsed.batches {
                 view.add(node, gen_no, end, batch);
             }

@@ -34,7 +34,7 @@ use crate::layout::{SubfileRef, View};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::subfile::Subfile;
-use crate::types::{Epoch, NodeId};
+use crate::types::NodeId;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -84,8 +84,9 @@ pub(crate) struct Seen {
     awaited: bool,
     pub canonical: Canonical,
     own: HashMap<u32, OwnLayout>,
-    /// Of this node's last batch.
-    own_epoch: Epoch,
+    /// A batch of another node came to the view since this node last stamped for such: it may not
+    /// be stamped yet.
+    unstamped: bool,
     /// A publication of this node is under way.
     pub publishing: bool,
     /// Where the next batch goes.
@@ -319,3 +320,6 @@ impl File {
         new
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -110,9 +110,14 @@ impl Peers {
         let mut seen = file.seen();
         match parsed.tail {
             Tail::Complete if own.end == End::Open => seen.current = Some(gen_no),
-            Tail::Complete => {}
-            // An append that did not finish: nothing was promised, and nothing goes behind it.
-            Tail::Incomplete => {}
+            // Nothing goes behind it. After a kill within an append that is as it should be, so no
+            // warning; nobody can tell it from one that was cut.
+            Tail::Incomplete if own.end == End::Open => tracing::info!(
+                file = %file.id(),
+                "this node's layout of it {}: an append to it died, and its bytes are published anew, or it was cut, and what was published there is lost",
+                layout::ends_within(bytes.len() as u64)
+            ),
+            Tail::Complete | Tail::Incomplete => {}
             Tail::Damaged { at, why } => return Err(damaged(format!(", byte {at}: {why}"))),
         }
         seen.own.insert(gen_no, own);

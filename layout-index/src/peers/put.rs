@@ -57,15 +57,14 @@ impl Peers {
         let one = file.looking.lock();
         // Whoever has announced something is not newer than this, whatever comes of it.
         self.look(file, ask)?;
-        let seen_epoch = file.seen().view.epoch();
-        if seen_epoch > file.seen().own_epoch {
-            // What was seen may not be stamped yet. Whoever sees the batch that follows must not
-            // miss the one it is newer than.
+        if file.seen().unstamped {
+            // Whoever sees the batch that follows must not miss those it is newer than.
             self.commons
                 .touch(file.id())
                 .map_err(|e| failed("publishing", file, e))?;
+            file.seen().unstamped = false;
         }
-        let epoch = Epoch(seen_epoch.0 + 1);
+        let epoch = Epoch(file.seen().view.epoch().0 + 1);
         let batch = self.build(file, capture, epoch)?;
         let (gen_no, end) = self.append(file, &batch)?;
         // If this was the first word on the file, the next look must know that its directory is the same,
@@ -79,7 +78,6 @@ impl Peers {
             let mut view = (*seen.view).clone();
             view.add(self.me(), gen_no, end, Arc::new(batch));
             seen.view = Arc::new(view);
-            seen.own_epoch = epoch;
             seen.own.entry(gen_no).or_default().len = end;
         }
         file.published(capture)?;

@@ -1,13 +1,22 @@
 //! What the shared directory says of all nodes and files, for people: no store, no lease, nothing is
 //! changed. What cannot be read is said, not skipped.
+//!
+//! # Appends
+//! A layout that ends within a batch is being appended to, or an append to it died (which was promised to
+//! nobody), or it was cut, and with it what others had been promised. The first is seen by a second
+//! look; the other two look the same and are said.
 
 use crate::commons::{Commons, NodeRecord};
 use crate::layout::{self, Base, LayoutId, Parsed, Tail, View};
 use crate::types::{Epoch, FileId, NodeId};
 use std::io;
+use std::time::Duration;
 
 /// No layout gets this long.
 const LONGEST: usize = 1 << 32;
+
+/// An append that takes longer has a target that hangs.
+const APPENDING: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Survey {
@@ -39,6 +48,8 @@ pub struct SurveyedLayout {
     /// Bytes of the file that its batches have and the canonical file does not, overlaps counted
     /// for each.
     pub undrained: u64,
+    /// How long it is, if it ends within a batch.
+    torn: Option<u64>,
 }
 
 /// Looks at everything.
@@ -47,10 +58,36 @@ pub fn survey(commons: &Commons) -> io::Result<Survey> {
     for id in commons.files()? {
         files.extend(survey_file(commons, id));
     }
+    let is_torn = |file: &SurveyedFile| file.layouts.iter().any(|l| l.torn.is_some());
+    if files.iter().any(is_torn) {
+        std::thread::sleep(APPENDING);
+        let again = |file: SurveyedFile| match is_torn(&file) {
+            true => survey_again(commons, &file),
+            false => Some(file),
+        };
+        files = files.into_iter().filter_map(again).collect();
+    }
     Ok(Survey {
         nodes: commons.nodes()?,
         files,
     })
+}
+
+/// A file with layouts that ended within a batch: where they still end there, nobody appends.
+fn survey_again(commons: &Commons, before: &SurveyedFile) -> Option<SurveyedFile> {
+    let mut file = survey_file(commons, before.id)?;
+    for layout in &file.layouts {
+        let of = |l: &SurveyedLayout| (l.node, l.generation, l.torn);
+        if let Some(len) = layout.torn
+            && before.layouts.iter().any(|l| of(l) == of(layout))
+        {
+            let (name, ends) = (commons.name_of(layout.node), layout::ends_within(len));
+            file.problems.push(format!(
+                "a layout of node {name} {ends}: an append to it died, or it was cut"
+            ));
+        }
+    }
+    Some(file)
 }
 
 /// One file; `None` if nothing is said of it any more.
@@ -153,11 +190,17 @@ fn survey_layout(
         file.handle = parsed.handle;
     }
     let covered = view.base_upto(node, generation);
+    // Behind a seal an append may have died, and that a batch is cut before it is said already.
+    let torn = match parsed.tail {
+        Tail::Incomplete if seal.is_none() => bytes.map(|bytes| bytes.len() as u64),
+        _ => None,
+    };
     let mut found = SurveyedLayout {
         node,
         generation,
         batches: 0,
         undrained: 0,
+        torn,
     };
     let counts = |end: u64| seal.is_none_or(|seal| end <= seal);
     for (end, batch) in parsed.batches.iter().filter(|(end, _)| counts(*end)) {
@@ -188,3 +231,6 @@ fn wrong(parsed: &Parsed, seal: Option<u64>) -> Option<String> {
     let late = ends().filter(|end| *end > seal).count();
     (late > 1).then(|| format!("is sealed at byte {seal}, and {late} batches lie behind that"))
 }
+
+#[cfg(test)]
+mod tests;

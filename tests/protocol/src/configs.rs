@@ -14,6 +14,7 @@ pub fn all() -> Vec<Config> {
         publish2(),
         publish3(),
         torn3(),
+        torn_again3(),
         crash2(),
         crash3(),
         lock2(),
@@ -24,9 +25,12 @@ pub fn all() -> Vec<Config> {
         round_pause2(),
         round3(),
         round_torn3(),
+        round_crash3(),
+        round_defer3(),
         round_pause3(),
         truncate2(),
         alone2(),
+        alone_defer2(),
         alone_pause2(),
         alone_crash2(),
         adopt2(),
@@ -85,6 +89,21 @@ fn torn3() -> Config {
             vec![
                 vec![vec![Write(1), Close]],
                 vec![vec![Open, Write(2), Close], vec![Open, Write(1), Defer]],
+                vec![vec![Open, Open]],
+            ],
+        )
+    }
+}
+
+fn torn_again3() -> Config {
+    Config {
+        setup: vec![(0, vec![Write(2), Close]), (1, vec![Write(1), Close])],
+        ..Config::new(
+            "torn-again-3",
+            "the same where the other's batch has an epoch below the writer's own",
+            vec![
+                vec![vec![Write(BOTH), Close]],
+                vec![vec![Write(1), Close, Open, Write(1), Close]],
                 vec![vec![Open, Open]],
             ],
         )
@@ -253,6 +272,42 @@ fn round_torn3() -> Config {
     }
 }
 
+fn round_crash3() -> Config {
+    Config {
+        setup: vec![(1, vec![Write(1), Close])],
+        terms: 2,
+        crashes: 1,
+        frail: 0b001,
+        drainers: 0b001,
+        ..Config::new(
+            "round-crash-3",
+            "one of three nodes drains, publishes, dies and comes back",
+            vec![
+                vec![vec![Open, Write(1), Close]],
+                vec![vec![]],
+                vec![vec![Open, Write(1), Close]],
+            ],
+        )
+    }
+}
+
+fn round_defer3() -> Config {
+    Config {
+        setup: vec![(2, vec![Write(2), Close])],
+        terms: 1,
+        drainers: 0b100,
+        ..Config::new(
+            "round-defer-3",
+            "deferred closes while the third node drains",
+            vec![
+                vec![vec![Write(1), Defer]],
+                vec![vec![Open, Write(BOTH), Defer]],
+                vec![vec![Open]],
+            ],
+        )
+    }
+}
+
 fn round_pause3() -> Config {
     Config {
         setup: vec![(0, vec![Write(1), Close]), (1, vec![Open, Write(1), Close])],
@@ -312,6 +367,24 @@ fn alone2() -> Config {
     }
 }
 
+fn alone_defer2() -> Config {
+    Config {
+        terms: 1,
+        alone: true,
+        crashes: 1,
+        frail: 0b01,
+        drainers: 0b01,
+        ..Config::new(
+            "alone-defer-2",
+            "a deferred close while the same node drains alone, dies and comes back",
+            vec![
+                vec![vec![Write(1), Defer]],
+                vec![vec![Open, Write(1), Close]],
+            ],
+        )
+    }
+}
+
 fn alone_pause2() -> Config {
     Config {
         terms: 2,
@@ -354,7 +427,7 @@ fn adopt2() -> Config {
         drainers: 0b10,
         ..Config::new(
             "adopt-2",
-            "a dead node's layout is adopted, then it comes back",
+            "a dead node's subfiles are adopted, then it comes back",
             vec![
                 vec![vec![Write(1), Close]],
                 vec![vec![Open, Write(1), Close]],

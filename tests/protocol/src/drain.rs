@@ -377,7 +377,7 @@ impl State {
         true
     }
 
-    /// Removes the layout of `n` and its subfiles, by its node or, of a dead node, by another.
+    /// Removes the layout of `n` and its subfiles, by its own node; another removes the subfiles of a dead one.
     pub fn reclaim(&mut self, n: usize, by: usize, config: &Config) -> bool {
         let rules = &config.rules;
         let covered = if rules.reclaim_after_base {
@@ -385,21 +385,20 @@ impl State {
         } else {
             self.plan.lens[n]
         };
-        if self.gone[n] == self.lens[n] || covered < self.lens[n] {
+        let adopts = by != n && rules.adoption_leaves_layouts;
+        let removed = if adopts { self.emptied[n] } else { self.gone[n] };
+        let needed = by == n && self.nodes[n].sent_at != 0 && rules.reclaim_after_forget;
+        if removed == self.lens[n] || covered < self.lens[n] || needed {
             return false;
         }
-        if by == n {
-            if self.nodes[n].sent_at != 0 && rules.reclaim_after_forget {
-                return false;
-            }
-            if rules.forget_synced_before_reclaim {
-                self.sync_log(n, config);
-            }
-        } else if rules.adoption_keeps_mark {
-            self.marks[n] = self.lens[n];
+        if by == n && rules.forget_synced_before_reclaim {
+            self.sync_log(n, config);
         }
-        self.gone[n] = self.lens[n];
-        self.vanish(n);
+        self.emptied[n] = self.lens[n];
+        if !adopts {
+            self.gone[n] = self.lens[n];
+            self.vanish(n);
+        }
         true
     }
 

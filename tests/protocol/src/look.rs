@@ -44,7 +44,7 @@ impl State {
         }
         match newest {
             None => Found::Event(self.canon[cell]),
-            Some(((_, _, m, k), _)) if k < self.gone[m] => Found::Gone,
+            Some(((_, _, m, k), _)) if k < self.emptied[m] => Found::Gone,
             Some((_, event)) => Found::Event(event),
         }
     }

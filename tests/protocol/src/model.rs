@@ -186,6 +186,17 @@ impl Config {
             {
                 node.stamp_known = false;
             }
+            let publishes = node.run > 0
+                || node.publish != Publish::Idle
+                || !node.store.is_empty()
+                || !node.sending.is_empty();
+            if !publishes
+                && !program[node.ip as usize..]
+                    .iter()
+                    .any(|op| matches!(op, Op::Write(_) | Op::Truncate(_)))
+            {
+                node.unstamped = false;
+            }
         }
         if s.base.term >= s.plan.term {
             s.claims = Default::default();

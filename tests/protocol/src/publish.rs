@@ -186,17 +186,22 @@ impl State {
             Publish::Idle => return false,
             Publish::Refresh => match self.step_scan(n, Who::Publish, config) {
                 None => return false,
-                Some(true) if rules.stamp_before_append => {
-                    self.nodes[n].publish = Publish::Announce;
+                Some(true) => {
+                    let announces = rules.stamp_before_append && self.owes_stamp(n, config);
+                    self.nodes[n].publish = if announces {
+                        Publish::Announce
+                    } else {
+                        Publish::Append
+                    };
+                    if !rules.intent_removed_last {
+                        self.intents[n] &= !self.nodes[n].publish_intents;
+                    }
                 }
-                Some(true) => self.nodes[n].publish = Publish::Append,
                 Some(false) => {}
             },
             Publish::Announce => {
                 self.stamp();
-                if !rules.intent_removed_last {
-                    self.intents[n] &= !self.nodes[n].publish_intents;
-                }
+                self.nodes[n].unstamped = false;
                 self.nodes[n].publish = Publish::Append;
             }
             Publish::Append => {
@@ -221,24 +226,21 @@ impl State {
                 }
                 self.nodes[n].view.lens[n] = self.lens[n];
                 self.note_seen(n);
-                self.nodes[n].publish = if rules.stamp_after_append {
-                    Publish::Stamp
-                } else {
-                    Publish::Forget
-                };
-            }
-            Publish::Stamp => {
-                self.stamp();
-                self.settled |= self.nodes[n].sending.events();
                 self.nodes[n].publish = Publish::Forget;
             }
             Publish::Forget => {
                 self.forget(n);
-                if self.nodes[n].publish_intents != 0 && rules.intent_removed_last {
-                    self.nodes[n].publish = Publish::Intents;
+                if rules.stamp_after_append {
+                    self.nodes[n].publish = Publish::Stamp;
                 } else {
-                    self.published(n, op);
+                    self.stamped(n, op, config);
                 }
+            }
+            Publish::Stamp => {
+                self.stamp();
+                let batches = self.layouts[n][..self.lens[n] as usize].iter();
+                self.settled |= batches.fold(0, |mask, batch| mask | batch.bytes.events());
+                self.stamped(n, op, config);
             }
             Publish::Intents => {
                 self.intents[n] &= !self.nodes[n].publish_intents;
@@ -246,6 +248,23 @@ impl State {
             }
         }
         true
+    }
+
+    /// What it has read of others may not be stamped, and it is about to publish on top of that.
+    fn owes_stamp(&self, n: usize, config: &Config) -> bool {
+        if config.rules.stamp_whatever_epoch {
+            return self.nodes[n].unstamped;
+        }
+        let own = self.layouts[n][..self.lens[n] as usize].last();
+        self.largest_epoch(n) > own.map_or(0, |batch| batch.epoch)
+    }
+
+    fn stamped(&mut self, n: usize, op: Option<Op>, config: &Config) {
+        if self.nodes[n].publish_intents != 0 && config.rules.intent_removed_last {
+            self.nodes[n].publish = Publish::Intents;
+        } else {
+            self.published(n, op);
+        }
     }
 
     fn forget(&mut self, n: usize) {
@@ -288,6 +307,7 @@ impl State {
         node.drain_scan = Scan::default();
         node.stamp_known = false;
         node.view = Default::default();
+        node.unstamped = false;
         node.drain = Default::default();
         node.work = Default::default();
         node.term = 0;
@@ -304,31 +324,34 @@ impl State {
         }
     }
 
-    /// The store is opened again: its own layout says whether what it was sending is published.
+    /// The store is opened again: its own layout says whether what it was sending is published, and may not be stamped.
     pub fn restart(&mut self, n: usize, config: &Config) {
-        let known = self.nodes[n].sent_at > self.gone[n]
-            || (self.nodes[n].sent_at != 0 && self.nodes[n].sent_at <= self.marks[n]);
+        let known = self.nodes[n].sent_at > self.gone[n];
+        let stamps = config.rules.restart_stamps && self.lens[n] > self.gone[n];
         let node = &mut self.nodes[n];
         node.mode = Mode::Up;
         node.run += 1;
         node.view.lens[n] = self.lens[n];
         node.view.base = self.base;
         if node.sent_at != 0 && known && config.rules.restart_reads_own_layout {
-            node.publish_intents = self.intents[n];
-            node.publish = if config.rules.restart_stamps {
-                Publish::Stamp
+            // What was written after the choice of bytes is owed under the same intents.
+            if node.store.is_empty() {
+                node.publish_intents = self.intents[n];
+            }
+            if stamps {
+                node.publish = Publish::Forget;
             } else {
-                Publish::Forget
-            };
-            if !node.store.is_empty() {
-                // What was written after the choice of bytes is owed under the same intents.
-                node.publish_intents = 0;
+                self.forget(n);
+                self.stamped(n, None, config);
             }
         } else {
             node.sent_at = 0;
             let newer = node.store;
             node.store = std::mem::take(&mut node.sending);
             node.store.apply(&newer);
+            if stamps {
+                node.publish = Publish::Stamp;
+            }
         }
     }
 }

@@ -55,6 +55,7 @@ impl State {
                 scan.phase = self.next_read(n, 0, config);
             }
             ScanPhase::Read(m) => {
+                self.nodes[n].unstamped |= self.lens[m as usize] > self.nodes[n].view.lens[m as usize];
                 scan.found.lens[m as usize] = self.lens[m as usize];
                 scan.phase = self.next_read(n, m as usize + 1, config);
             }

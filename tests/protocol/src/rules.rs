@@ -42,13 +42,15 @@ rules! {
     /// The refresh of a publish is followed by a stamp, before the batch: whoever then finds the batch, and began before its
     /// node had seen what it saw, looks again.
     stamp_before_append,
+    /// So it is whatever epoch the batches of others have that were seen, also one below its own.
+    stamp_whatever_epoch,
     /// A batch is followed by a stamp.
     stamp_after_append,
     /// From the append on, a node's own bytes lie where their epoch says, not on top of its view until the store forgets them.
     own_batch_in_order,
     /// A restart looks into its own layout for what it had published.
     restart_reads_own_layout,
-    /// A restart that finds its batch in the layout stamps before it forgets.
+    /// A restart that finds a layout of its own stamps: it may have died before it did.
     restart_stamps,
     /// A deferred close leaves an intent, and a stamp after it.
     intent_is_stamped,
@@ -80,8 +82,8 @@ rules! {
     reclaim_after_base,
     /// A layout goes only after the store has forgotten what it says is published.
     reclaim_after_forget,
-    /// Adoption leaves behind how far the dead node had published.
-    adoption_keeps_mark,
+    /// Adoption removes subfiles of a dead node, and never its layout, which says how far it had published.
+    adoption_leaves_layouts,
     /// A holder drains alone only while its view has no batch of another node beyond the base.
     alone_stops_at_foreign,
     /// The same for a batch of its own, and for a publish of its own that is under way.

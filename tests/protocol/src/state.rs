@@ -212,8 +212,8 @@ pub enum Publish {
     Refresh,
     Announce,
     Append,
-    Stamp,
     Forget,
+    Stamp,
     Intents,
 }
 
@@ -323,6 +323,8 @@ pub struct Node {
     /// The stamp is the one of the last refresh, and nobody was waited for.
     pub stamp_known: bool,
     pub view: View,
+    /// It has read a batch of another node since it last stamped for such: that may not be stamped yet.
+    pub unstamped: bool,
     pub drain: Drain,
     pub term: u8,
     pub drain_scan: Scan,
@@ -351,10 +353,10 @@ pub struct State {
     pub nodes: [Node; NODES],
     pub layouts: [[Batch; BATCHES]; NODES],
     pub lens: [u8; NODES],
-    /// Batches of each node whose layout and subfiles were removed.
+    /// Batches of each node whose layout was removed.
     pub gone: [u8; NODES],
-    /// Batches of each node up to which a removed layout's mark was kept.
-    pub marks: [u8; NODES],
+    /// Batches of each node whose subfiles were removed.
+    pub emptied: [u8; NODES],
     pub intents: [u8; NODES],
     pub terms: [u8; TERMS],
     pub ended: u8,
@@ -396,7 +398,7 @@ impl Default for State {
             layouts: Default::default(),
             lens: [0; NODES],
             gone: [0; NODES],
-            marks: [0; NODES],
+            emptied: [0; NODES],
             intents: [0; NODES],
             terms: [0; TERMS],
             ended: 0,

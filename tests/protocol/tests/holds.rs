@@ -2,7 +2,7 @@
 //!
 //! One test for all, so that they do not compete for cores.
 
-use forebay_protocol::{Op, all, check, named, property};
+use forebay_protocol::{Config, Op, all, check, named, property};
 
 /// Promise: no stale read after a sync point, no lost published byte, the canonical file ends as the newest, one live writer
 /// per domain, nothing written past a lease, sizes as the last sync point left them, what was fsynced back after a power
@@ -28,6 +28,10 @@ fn every_configuration_holds() {
 
 type Kind = fn(&Op) -> bool;
 
+fn has(config: &Config, op: Op) -> bool {
+    config.programs.iter().flatten().flatten().any(|o| *o == op)
+}
+
 /// The configurations together have every operation, with two nodes and with three, and every fault.
 #[test]
 fn every_operation_is_there() {
@@ -52,6 +56,34 @@ fn every_operation_is_there() {
         assert!(
             configs.iter().any(|c| c.crashes > 0),
             "no crash with {nodes} nodes"
+        );
+        assert!(
+            configs
+                .iter()
+                .any(|c| c.crashes > 0 && c.restarts && c.terms > 0),
+            "no restart beside a drain with {nodes} nodes"
+        );
+        let writes = |c: &&Config, together: fn(u8, u8) -> bool| {
+            let cells = |n: usize| {
+                let ops = c.programs[n].iter().flatten();
+                ops.filter_map(|op| match op {
+                    Op::Write(cells) => Some(*cells),
+                    _ => None,
+                })
+            };
+            cells(0).any(|a| cells(1).any(|b| together(a, b)))
+        };
+        assert!(
+            configs.iter().any(|c| writes(&c, |a, b| a & b != 0)),
+            "no overlapping writes with {nodes} nodes"
+        );
+        assert!(
+            configs.iter().any(|c| writes(&c, |a, b| a & b == 0)),
+            "no disjoint writes with {nodes} nodes"
+        );
+        assert!(
+            configs.iter().any(|c| c.terms > 0 && has(c, Op::Defer)),
+            "no deferred close beside a drain with {nodes} nodes"
         );
         assert!(
             configs.iter().any(|c| c.power > 0),
