@@ -94,7 +94,7 @@ impl Backing {
 
     /// The path of `fd` below the root, or `None` when it has no name there any more.
     pub fn relative_path(&self, fd: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
-        if sys::stat(fd)?.nlink == 0 {
+        if sys::glance(fd)?.nlink == 0 {
             return Ok(None);
         }
         let root = sys::path_of(self.root())?;

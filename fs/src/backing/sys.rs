@@ -137,9 +137,32 @@ pub fn stat_now(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     stat_as(fd, libc::AT_STATX_FORCE_SYNC)
 }
 
-/// How many names a file has. A client that has just opened it knows that; sizes are another matter.
-pub fn links(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    Ok(statx(fd, libc::AT_STATX_SYNC_AS_STAT, libc::STATX_NLINK)?.stx_nlink)
+/// What a client that has just opened a file knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance {
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub ctime: Time,
+}
+
+/// Does not ask for size and mtime: on a parallel file system storage targets would have to answer.
+pub fn glance(fd: BorrowedFd<'_>) -> io::Result<Glance> {
+    let wanted = libc::STATX_NLINK | libc::STATX_UID | libc::STATX_GID | libc::STATX_CTIME;
+    let st = statx(fd, libc::AT_STATX_SYNC_AS_STAT, wanted)?;
+    Ok(Glance {
+        nlink: st.stx_nlink,
+        uid: st.stx_uid,
+        gid: st.stx_gid,
+        ctime: time(st.stx_ctime),
+    })
+}
+
+fn time(t: libc::statx_timestamp) -> Time {
+    Time {
+        sec: t.tv_sec,
+        nsec: t.tv_nsec,
+    }
 }
 
 fn statx(fd: BorrowedFd<'_>, sync: i32, wanted: u32) -> io::Result<libc::statx> {
@@ -160,10 +183,6 @@ fn statx(fd: BorrowedFd<'_>, sync: i32, wanted: u32) -> io::Result<libc::statx> 
 
 fn stat_as(fd: BorrowedFd<'_>, sync: i32) -> io::Result<Stat> {
     let st = statx(fd, sync, libc::STATX_BASIC_STATS | libc::STATX_BTIME)?;
-    let time = |t: libc::statx_timestamp| Time {
-        sec: t.tv_sec,
-        nsec: t.tv_nsec,
-    };
     Ok(Stat {
         dev: libc::makedev(st.stx_dev_major, st.stx_dev_minor),
         ino: st.stx_ino,
@@ -346,9 +365,17 @@ pub fn getxattr(fd: BorrowedFd<'_>, name: &CStr, buf: &mut [u8]) -> io::Result<u
 }
 
 pub fn listxattr(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    #[cfg(test)]
+    LISTED.set(LISTED.get() + 1);
     let path = ProcPath::new(fd);
     // SAFETY: the path ends in zero; the pointer and length describe `buf`.
     length(unsafe { libc::listxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) })
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has listed attributes: what an open costs is a promise.
+    pub static LISTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 pub fn setxattr(

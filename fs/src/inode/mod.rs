@@ -21,6 +21,7 @@ pub use table::{InodeTable, NoHandle, Place};
 
 use crate::backing::identity::Identified;
 use crate::policy::above::Climbed;
+use crate::policy::learned::Learned;
 use layout_index::FileId;
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
@@ -75,6 +76,8 @@ pub struct Inode {
     pub changed: Changed,
     /// Of a directory: which directories at and above it have policies for new files.
     pub climbed: Mutex<Option<Climbed>>,
+    /// Of a file: what its attributes said when an open listed them last.
+    pub learned: Mutex<Option<Learned>>,
     /// See [`Inode::keep_no_attributes`].
     unkept: Mutex<bool>,
 }
@@ -94,6 +97,7 @@ impl Inode {
             synced: AtomicBool::new(false),
             changed: Changed::default(),
             climbed: Mutex::default(),
+            learned: Mutex::default(),
             unkept: Mutex::default(),
         }
     }

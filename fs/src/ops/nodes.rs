@@ -20,6 +20,7 @@ use crate::backing::{canonical, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
+use crate::types::Time;
 pub use layout_index::policy::{Close, Fsync};
 use layout_index::{Canonical, File, Peers, StickyError, Wait};
 use std::os::fd::BorrowedFd;
@@ -115,12 +116,13 @@ impl Overlay {
 
     /// The kernel may have kept a name for a while whose file another node has removed: ESTALE makes
     /// it look the name up again, and find a newer file of that name. What is written to the
-    /// removed one would be lost.
-    pub(super) fn still_named(&self, inode: &Inode, canonical: BorrowedFd<'_>) -> Result<()> {
-        if self.others.is_some() && !inode.is_unlinked() && sys::links(canonical)? == 0 {
+    /// removed one would be lost. Gives the time of the file's last change below.
+    pub(super) fn still_named(&self, inode: &Inode, canonical: BorrowedFd<'_>) -> Result<Time> {
+        let seen = sys::glance(canonical)?;
+        if self.others.is_some() && !inode.is_unlinked() && seen.nlink == 0 {
             return Err(FsError::Stale(inode.node));
         }
-        Ok(())
+        Ok(seen.ctime)
     }
 
     /// For handles that use the canonical file itself.

@@ -21,13 +21,13 @@
 //! The canonical file is opened as the caller, so the backing has agreed to each open. A write-only
 //! open tries read-write first: write-through and sparse seeks then work on every handle.
 
+use super::policy::Said;
 use super::{At, Overlay, Placement, Unreferenced};
 use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
 use crate::backing::{AsUser, Creds, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, DirStream, Handle};
 use crate::inode::{Inode, IoMode, Registered};
-use crate::policy::Attributes;
 use crate::recent::Recent;
 use crate::types::{Caller, Entry};
 use layout_index::policy::Absorb;
@@ -75,8 +75,8 @@ impl Overlay {
         }
         let creds = Creds::of(caller);
         let canonical = open_canonical(&inode, &creds, flags)?;
-        self.still_named(&inode, canonical.as_fd())?;
-        self.finish_open(caller, inode, canonical, creds, flags, registrar, None)
+        let said = Said::Below(self.still_named(&inode, canonical.as_fd())?);
+        self.finish_open(caller, inode, canonical, creds, flags, registrar, said)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -106,13 +106,12 @@ impl Overlay {
                 }
             })
         };
-        let mut inherited = None;
-        let (inode, entry, canonical) = match made {
+        let (inode, entry, canonical, said) = match made {
             Ok(fd) => {
-                inherited = Some(self.inherit(&dir, fd.as_fd(), creds.uid));
+                let said = Said::Made(self.inherit(&dir, fd.as_fd(), creds.uid));
                 let path = sys::reopen(fd.as_fd(), libc::O_PATH)?;
                 let (inode, entry) = self.admit(path, &dir, name.as_c())?;
-                (inode, entry, fd)
+                (inode, entry, fd, said)
             }
             // Somebody was faster, and the caller does not mind.
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
@@ -126,14 +125,18 @@ impl Overlay {
                 } else {
                     Err(FsError::Invalid("only regular files are opened here"))
                 };
-                let canonical = opened.inspect_err(|_| self.undo_lookup(inode.node))?;
-                (inode, entry, canonical)
+                let looked = opened.and_then(|fd| {
+                    let ctime = self.still_named(&inode, fd.as_fd())?;
+                    Ok((fd, Said::Below(ctime)))
+                });
+                let (canonical, said) = looked.inspect_err(|_| self.undo_lookup(inode.node))?;
+                (inode, entry, canonical, said)
             }
             Err(e) => return Err(e.into()),
         };
         let node = inode.node;
         let opened = self
-            .finish_open(caller, inode, canonical, creds, flags, registrar, inherited)
+            .finish_open(caller, inode, canonical, creds, flags, registrar, said)
             .inspect_err(|_| self.undo_lookup(node))?;
         Ok((entry, opened))
     }
@@ -154,7 +157,7 @@ impl Overlay {
         creds: Creds,
         flags: i32,
         registrar: Option<&dyn Registrar>,
-        inherited: Option<Attributes>,
+        said: Said,
     ) -> Result<Opened> {
         let access = flags & libc::O_ACCMODE;
         let writable = access != libc::O_RDONLY;
@@ -163,7 +166,7 @@ impl Overlay {
         if writable || flags & libc::O_TRUNC != 0 {
             inode.privileges_may_have_changed();
         }
-        self.learn(&inode, &file, inherited);
+        self.learn(&inode, &file, said);
         let absorb = self.absorb_of(&file);
         self.need_handle(inode.node)?;
         let prepared = self.prepare_open(caller, &inode, &file, &canonical, flags);
@@ -413,8 +416,8 @@ fn denied(e: &io::Error) -> bool {
 /// the owner's, so that quotas count. Each open has been agreed to by the backing before.
 fn register(registrar: &dyn Registrar, fd: BorrowedFd<'_>) -> Option<Registered> {
     let attempt = || {
-        let stat = sys::stat(fd)?;
-        let owner = Creds::owner(stat.uid, stat.gid);
+        let seen = sys::glance(fd)?;
+        let owner = Creds::owner(seen.uid, seen.gid);
         let _as_owner = owner.enter_keeping(CAP_SYS_ADMIN)?;
         registrar.register(fd)
     };

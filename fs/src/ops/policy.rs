@@ -1,8 +1,9 @@
 //! Policies of files, where the operations meet them.
 //!
 //! An open learns the file's policy and leaves it with the store's object for the file, where closes,
-//! syncs and the drain find it: one call to the backing for a file without attributes, and nothing for
-//! each write. How writes go (`absorb`) is a handle's own and stays as it was at its open.
+//! syncs and the drain find it: one call to the backing for a file without attributes, none if the file
+//! has not changed since the last open (`policy/learned.rs`), and nothing for each write. How writes go
+//! (`absorb`) is a handle's own and stays as it was at its open.
 //!
 //! A new file takes over what the directories above it say *to its owner*: a directory's attributes count
 //! for the files of whoever owns it, and root's for everybody's if nobody else can set them. So
@@ -18,10 +19,11 @@ use crate::backing::sys;
 use crate::errno::{FsError, Result};
 use crate::inode::Inode;
 use crate::policy::above::{self, Above, Climbed};
+use crate::policy::learned::Learned;
 use crate::policy::{Attributes, Decision, attributes};
-use crate::types::Caller;
+use crate::types::{Caller, Time};
 use layout_index::policy::{Absorb, Close, Fsync};
-use layout_index::{File, FilePolicy};
+use layout_index::{File, FilePolicy, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::io;
@@ -50,6 +52,16 @@ impl Complaints {
         let mut said = self.0.lock();
         said.len() < MOST_COMPLAINTS && said.insert(complaint.to_owned())
     }
+}
+
+/// Where the attributes of a file are to be had.
+pub(super) enum Said {
+    /// It was made just now, and has taken these over.
+    Made(Attributes),
+    /// In the backing, where it was last changed at this time.
+    Below(Time),
+    /// In the backing, and one of them was changed just now.
+    Anew,
 }
 
 /// How a file is treated, and why.
@@ -84,12 +96,14 @@ impl Overlay {
         file.policy().fsync.unwrap_or_else(mount)
     }
 
-    /// At an open: whatever decides about the file is looked at. `made` is what a file that was made
-    /// just now has taken over. Attributes never make an open fail.
-    pub(super) fn learn(&self, inode: &Inode, file: &File, made: Option<Attributes>) {
-        let policy = match made {
-            Some(attributes) => self.differs(inode.fd(), &attributes),
-            None => self.policy_behind(inode.fd()),
+    /// At an open: whatever decides about the file is looked at. Attributes never make an open fail.
+    pub(super) fn learn(&self, inode: &Inode, file: &File, said: Said) {
+        let policy = match said {
+            Said::Made(attributes) => self.differs(inode.fd(), &attributes),
+            Said::Below(ctime) => self
+                .attributes_at(inode, ctime)
+                .and_then(|attributes| self.differs(inode.fd(), &attributes)),
+            Said::Anew => self.policy_behind(inode.fd()),
         };
         let policy = policy.unwrap_or_else(|error| {
             self.complain(format!(
@@ -102,11 +116,34 @@ impl Overlay {
     }
 
     fn policy_behind(&self, fd: BorrowedFd<'_>) -> io::Result<FilePolicy> {
+        let attributes = self.attributes_behind(fd)?;
+        self.differs(fd, &attributes)
+    }
+
+    fn attributes_behind(&self, fd: BorrowedFd<'_>) -> io::Result<Attributes> {
         let attributes = attributes::read(fd)?;
         for bad in &attributes.bad {
             self.complain(format!("{}: {bad}; ignored", self.name_for_log(fd)));
         }
-        self.differs(fd, &attributes)
+        Ok(attributes)
+    }
+
+    /// Those of a file that was last changed at `ctime`, as was asked before this: listed only if they
+    /// may be others than at the last open.
+    fn attributes_at(&self, inode: &Inode, ctime: Time) -> io::Result<Arc<Attributes>> {
+        let learned = |known: &Learned| known.at_ctime(ctime);
+        let known = inode.learned.lock().as_ref().and_then(learned);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let at = Timestamp::now();
+        let attributes = Arc::new(self.attributes_behind(inode.fd())?);
+        *inode.learned.lock() = Some(Learned {
+            attributes: attributes.clone(),
+            ctime,
+            at,
+        });
+        Ok(attributes)
     }
 
     fn differs(&self, fd: BorrowedFd<'_>, attributes: &Attributes) -> io::Result<FilePolicy> {
@@ -197,10 +234,7 @@ impl Overlay {
             if stat.dev != root.dev {
                 break;
             }
-            let attributes = attributes::read(fd)?;
-            for bad in &attributes.bad {
-                self.complain(format!("{}: {bad}; ignored", self.name_for_log(fd)));
-            }
+            let attributes = self.attributes_behind(fd)?;
             if !attributes.own.is_empty() {
                 let path = self.backing.relative_path(fd)?.unwrap_or_default();
                 let dir = attributes::directory(&path);
@@ -252,7 +286,7 @@ impl Overlay {
         if inode.is_dir() {
             self.directory_policies.fetch_add(1, Ordering::AcqRel);
         } else if let Some(file) = self.store().lookup(inode.id) {
-            self.learn(inode, &file, None);
+            self.learn(inode, &file, Said::Anew);
         }
     }
 

@@ -17,10 +17,12 @@
 //!
 //! Attributes of directories are taken over when a file is made, and recorded with the file
 //! ([`attributes::INHERITED`]): a rename or link does not change what a file is, every node
-//! sees the same, and an open looks at the file alone. Rules go by the path at each open.
+//! sees the same, and an open looks at the file alone, and only if it may have changed (`learned`).
+//! Rules go by the path at each open.
 
 pub(crate) mod above;
 pub mod attributes;
+pub(crate) mod learned;
 pub mod rules;
 
 pub use attributes::Attributes;

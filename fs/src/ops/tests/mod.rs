@@ -6,6 +6,7 @@ mod names;
 mod opening;
 mod policies;
 mod rights;
+mod subfiles;
 
 use super::*;
 use crate::types::{ROOT, SetAttr};

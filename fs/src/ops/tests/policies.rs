@@ -1,7 +1,9 @@
 //! Policies without a mount: what an open learns, and what a new file takes over.
 
 use super::*;
+use crate::backing::sys;
 use layout_index::policy::{Drain, Key};
+use std::os::unix::fs::PermissionsExt;
 
 fn set(world: &World, node: u64, key: &str, value: &str) -> Result<()> {
     let name = format!("user.forebay.{key}");
@@ -22,6 +24,28 @@ fn create_in(world: &World, dir: u64, name: &str) -> (u64, u64) {
         .create(&me(), dir, os(name), 0o644, 0o022, flags, None);
     let (entry, opened) = made.unwrap();
     (entry.attr.ino, opened.fh)
+}
+
+/// What another node does, or somebody without a mount.
+fn set_below(world: &World, file: &str, key: &str, value: &str) {
+    let name = std::ffi::CString::new(format!("user.forebay.{key}")).unwrap();
+    let file = std::fs::File::open(world.path(file)).unwrap();
+    sys::setxattr(file.as_fd(), &name, value.as_bytes(), 0).unwrap();
+}
+
+/// As if the file's attributes had been listed a day later than they were: it has not changed for long.
+fn a_day_later(world: &World, node: u64) {
+    // Whatever changes it from here on is at least not within the same tick.
+    std::thread::sleep(Duration::from_millis(20));
+    let inode = world.fs.inode(node).unwrap();
+    inode.learned.lock().as_mut().unwrap().at.0 += 86_400_000_000_000;
+}
+
+/// How often attributes are listed meanwhile.
+fn lists(act: impl FnOnce()) -> usize {
+    let before = sys::LISTED.get();
+    act();
+    sys::LISTED.get() - before
 }
 
 /// S10.5: what is set counts at once for those who look at the file, and for writes from the next open on.
@@ -103,4 +127,58 @@ fn nonsense_is_refused() {
     assert!(world.store_file(node).policy().is_empty());
     let names = world.fs.listxattr(&me(), node, 0).unwrap();
     assert_eq!(names, Xattr::Length(0));
+}
+
+/// S10.2: "one that another node set on a file counts from its next open on"; also when the opens before and
+/// after it are within the same second.
+#[test]
+fn what_is_set_elsewhere_counts_from_the_next_open() {
+    let world = world();
+    let (node, writer) = world.create("f");
+    // So that the time of change that is shown is not the backing's (S1.3).
+    world.write(writer, 0, b"undrained");
+    let drain = || {
+        let fh = world.open(node, libc::O_RDONLY);
+        let policy = world.store_file(node).policy();
+        world.fs.release(fh).unwrap();
+        policy.drain
+    };
+    assert_eq!(drain(), None);
+    set_below(&world, "f", "drain", "never");
+    assert_eq!(drain(), Some(Drain::Never));
+    set_below(&world, "f", "drain", "on-close");
+    assert_eq!(drain(), Some(Drain::OnClose));
+    a_day_later(&world, node);
+    assert_eq!(drain(), Some(Drain::OnClose));
+    set_below(&world, "f", "drain", "never");
+    assert_eq!(drain(), Some(Drain::Never));
+}
+
+/// S10.2: an attribute "counts from its next open on", and only files that may have changed pay for that with a
+/// list (`docs/BENCHMARKS.md`).
+#[test]
+fn the_attributes_of_an_unchanged_file_are_not_listed_again() {
+    let world = world();
+    for (file, keep) in [("without", None), ("with", Some(true))] {
+        std::fs::write(world.path(file), "x").unwrap();
+        if keep.is_some() {
+            set_below(&world, file, "keep", "true");
+        }
+        let node = world.lookup(file).unwrap().attr.ino;
+        let open = || {
+            lists(|| {
+                let fh = world.open(node, libc::O_RDONLY);
+                assert_eq!(world.store_file(node).policy().keep, keep);
+                world.fs.release(fh).unwrap();
+            })
+        };
+        assert_eq!(open(), 1, "{file}: never opened here");
+        assert_eq!(open(), 1, "{file}: changed just now");
+        a_day_later(&world, node);
+        assert_eq!(open(), 0, "{file}: not changed since");
+        assert_eq!(open(), 0, "{file}: nor now");
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(world.path(file), mode).unwrap();
+        assert_eq!(open(), 1, "{file}: changed, whatever it was");
+    }
 }
