@@ -332,7 +332,7 @@ async fn keep_house(shared: Arc<Shared>, targets: Arc<Targets>) {
             for ost in osts {
                 let (store, targets) = (shared.store.clone(), targets.clone());
                 tokio::task::spawn_blocking(move || {
-                    housekeeping::remove_orphans(&store, &targets, &ost);
+                    housekeeping::remove_orphans(store, &targets, &ost);
                 });
             }
         }

@@ -6,22 +6,27 @@
 //! are orphans: files that a daemon of this store made and was killed before it recorded them, or
 //! after it recorded their end. They are found once, at the start: names that begin with this
 //! store's prefix, of another run than this one, that no life knew when the store was opened.
-//! Other stores' files are never touched.
+//! Other stores' files are never touched. Probes have no store: what a killed one left goes when it
+//! is so old that no node can be writing it, at the start of whichever store comes first.
 
 use crate::engine::Shared;
-use crate::ost::{Fleet, Ost, OstError, Provider};
+use crate::ost::{Fleet, Ost, OstError, Provider, is_probe};
 use layout_index::{DiskFile, File, Store, StoreError, Subfile, SubfileRow, Subfiles};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Units on their way at once, for each OST that is in use: one is copied while one is written.
 const UNITS_PER_OST: usize = 2;
 /// And over all: each has a buffer of a stripe.
 const MOST_UNITS: usize = 64;
+
+/// Longer than any probe, and than clocks of nodes and servers are apart.
+const OLD_PROBE: Duration = Duration::from_secs(3600);
 
 /// Where subfiles can go.
 pub(crate) struct Targets {
@@ -225,8 +230,8 @@ pub(crate) fn clear_all(targets: &Targets) {
     }
 }
 
-/// Removes what earlier daemons of this store left on `ost`.
-pub(crate) fn remove_orphans(store: &Store, targets: &Targets, ost: &Ost) {
+/// Removes what earlier daemons of this store left on `ost`, and what killed probes did.
+pub(crate) fn remove_orphans(store: Arc<Store>, targets: &Targets, ost: &Ost) {
     let provider = targets.fleet.provider();
     let names = match provider.list(ost) {
         Ok(names) => names,
@@ -235,10 +240,33 @@ pub(crate) fn remove_orphans(store: &Store, targets: &Targets, ost: &Ost) {
             return;
         }
     };
-    for name in names.iter().filter(|name| store.is_orphan(name)) {
+    let orphans: Vec<&String> = names.iter().filter(|n| store.is_orphan(n)).collect();
+    // Opening a probe's file may hang with its target, and would keep the store from being closed.
+    drop(store);
+    let is_left = |name: &str| is_probe(name) && is_old(&**provider, ost, name);
+    let probes = names.iter().filter(|n| is_left(n));
+    for name in orphans.into_iter().chain(probes) {
         match provider.remove(ost, name) {
-            Ok(()) => tracing::info!(ost = ost.index, name, "removed an orphaned subfile"),
+            Ok(()) => tracing::info!(ost = ost.index, name, "removed an orphan"),
             Err(error) => tracing::warn!("{error}"),
+        }
+    }
+}
+
+/// Whether nobody can be writing this file of a probe any more.
+fn is_old(provider: &dyn Provider, ost: &Ost, name: &str) -> bool {
+    let modified = provider.open(ost, name).and_then(|file| {
+        let modified = file.metadata().and_then(|meta| meta.modified());
+        modified.map_err(|e| OstError::new(ost, "looking at a probe's file", e))
+    });
+    match modified {
+        // One that is newer than now has no age.
+        Ok(modified) => modified.elapsed().is_ok_and(|age| age > OLD_PROBE),
+        // That probe has just ended.
+        Err(error) if error.errno() == Some(libc::ENOENT) => false,
+        Err(error) => {
+            tracing::warn!("{error}");
+            false
         }
     }
 }

@@ -9,7 +9,7 @@ use layout_index::{ByteRange, Intro, Store, Timestamp};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 use subfile_rig::*;
 
 mod subfile_rig;
@@ -271,6 +271,37 @@ fn orphans_are_removed_at_the_start_and_others_are_not() {
     }
     assert!(read(&store.file(ID), model.len()) == model);
     bench.close_canonicals(false);
+}
+
+/// S9.6: "what a killed probe left, when it is an hour old": one that may still be written stays, and what
+/// only looks like one.
+#[test]
+fn old_files_of_probes_are_removed_at_the_start() {
+    let bench = Bench::new(1);
+    let place = bench.dir.path().join("ost0/.forebay/subfiles");
+    std::fs::create_dir_all(&place).unwrap();
+    let put = |name: &str, minutes: u64| {
+        let path = place.join(name);
+        let file = std::fs::File::create(&path).unwrap();
+        let age = Duration::from_secs(60 * minutes);
+        file.set_modified(SystemTime::now() - age).unwrap();
+        path
+    };
+    let old = put("probe-0123456789abcdef", 61);
+    let stay = [
+        put("probe-fedcba9876543210", 55),
+        put("probe-0123456789abcde", 61),
+        put("probe-0123456789abcdef0", 61),
+        put("probe-0123456789ABCDEF", 61),
+        put("a-probe-0123456789abcdef", 61),
+    ];
+    let (flusher, _) = bench.flusher(Subfiles::Always);
+    eventually("the old one to go", || !old.exists());
+    // Waits for whoever removes them.
+    drop(flusher);
+    for path in &stay {
+        assert!(path.exists(), "{path:?} is gone");
+    }
 }
 
 /// What a kill leaves, opened again, while the daemon itself goes on and is not looked at any more.

@@ -1,7 +1,7 @@
 //! Where files and their subfiles are on a file system with Lustre's calls, as that file system
 //! itself tells.
 //!
-//! Checks S4, S8.9, S9.2, S9.3, S9.8 and S9.9 there.
+//! Checks S4, S8.9, S9, S9.2, S9.3, S9.8 and S9.9 there.
 
 mod lustre_sim;
 
@@ -10,10 +10,14 @@ use forebay_tests::rng::Rng;
 use forebay_tests::users::{ALICE, as_user};
 use forebay_tests::wait::{LONG, wait_until};
 use lustre_sim::{Lustre, MIB};
-use pfs_sim::Sim;
-use std::os::unix::fs::MetadataExt;
+use pfs_sim::{Sim, Tally};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
-forebay_tests::with_one_node_and_many!(files_and_subfiles_are_on_the_fast_osts);
+forebay_tests::with_one_node_and_many!(
+    files_and_subfiles_are_on_the_fast_osts,
+    whole_stripes_reach_subfiles_in_whole_writes,
+);
 
 fn files_and_subfiles_are_on_the_fast_osts(nodes: &str) {
     let builder = Sim::builder().osts(5).bandwidth("10M").slow("1,3", "1M");
@@ -61,4 +65,46 @@ fn files_and_subfiles_are_on_the_fast_osts(nodes: &str) {
         (left == 0).then_some(())
     });
     lustre.finish();
+}
+
+/// S9: the way "changes how fast it gets there", and subfiles are written as file systems like it best: what
+/// a job wrote in small pieces arrives a stripe at a time, aligned (decision 0007: "one aligned write").
+fn whole_stripes_reach_subfiles_in_whole_writes(nodes: &str) {
+    const SMALL: usize = 47_008;
+    let builder = Sim::builder().osts(3).bandwidth("50M").stripe("1M", 3);
+    let mut lustre = Lustre::new(builder, Drain::Never, nodes);
+    lustre.bay.set("stripe", "1MiB").set("probe", "off");
+    // Long enough to look at it: subfiles have counters while they are there.
+    lustre.bay.set("drain-rate", "3MiB");
+    lustre.bay.set("ost-deadline", "10s");
+    lustre.start();
+    let data = Rng::new(2).bytes(12 * MIB);
+    let file = File::create(lustre.bay.path("f")).expect("create");
+    for (n, part) in data.chunks(SMALL).enumerate() {
+        file.write_all_at(part, (n * SMALL) as u64).expect("write");
+    }
+    drop(file);
+    lustre.drain("f", &[]);
+    let seen = wait_until("all of it is in subfiles", LONG, || {
+        let seen = written_to_subfiles(&lustre.sim);
+        (seen.bytes_written >= data.len() as u64).then_some(seen)
+    });
+    assert_eq!(seen.unaligned_writes, 0, "{seen:?}");
+    assert_eq!(seen.read_modify_writes, 0, "{seen:?}");
+    let mean = seen.bytes_written / seen.writes;
+    assert!(mean >= MIB as u64, "{mean} bytes at a time: {seen:?}");
+    lustre.bay.drain();
+    lustre.has_all("f", &data);
+    lustre.finish();
+}
+
+fn written_to_subfiles(sim: &Sim) -> Tally {
+    let counters = sim.counters().expect("read the counters");
+    let mut sum = Tally::default();
+    for file in &counters.files {
+        if file.path.starts_with(".forebay/subfiles/") {
+            sum.add(&file.tally);
+        }
+    }
+    sum
 }

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 const TARGETS: usize = 4;
+/// The one that is slow where one is.
+const SLOW: usize = 3;
 /// Clients come back to a target that is there again after pauses of up to some ten seconds.
 const PATIENCE: Duration = Duration::from_secs(45);
 
@@ -134,6 +136,13 @@ impl<'a> Place<'a> {
         };
         self.subfiles.iter().enumerate().flat_map(of).collect()
     }
+
+    /// A subfile with data, that is none of `old`, is on this target.
+    fn has_data_on(&self, target: usize, old: &[(usize, PathBuf)]) -> bool {
+        let there = self.subfiles().into_iter();
+        let mut new = there.filter(|one| one.0 == target && !old.contains(one));
+        new.any(|(_, path)| path.metadata().is_ok_and(|meta| meta.len() > 0))
+    }
 }
 
 impl Drop for Place<'_> {
@@ -148,28 +157,25 @@ impl Drop for Place<'_> {
 
 /// S9.8 and S9.9.
 fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str, nodes: &str) {
-    const SLOW: usize = 3;
     let mut place = Place::new(cluster, mounts, name, nodes);
     // Long enough to look at it.
     place.bay.set("drain-rate", "4MiB");
-    place.bay.set("probe-size", "4MiB");
+    // Long enough that what is cold at first, or a busy machine, makes no fast one look slow.
+    place.bay.set("probe-size", "8MiB");
     // The canonical file may be on the slow one, and is then written slowly.
     place.bay.set("ost-deadline", "20s");
     let status = place.start();
     assert_eq!(status.target(SLOW)["state"], "left-out", "{:#}", status.0);
     let fast = status.chosen();
-    println!("{mounts:?}: targets {fast:?} are chosen");
+    assert_eq!(fast, [0, 1, 2], "{:#}", status.0);
 
+    // Four units for each of them.
     let data = Rng::new(1).bytes(12 * MIB);
     put(place.bay.path("f"), &data);
     place.drain("f", &[]);
     let there = wait_until("a subfile on each fast target, with data", LONG, || {
-        let there = place.subfiles();
-        let has_data = |target: &usize| {
-            let mut own = there.iter().filter(|(on, _)| on == target);
-            own.any(|(_, path)| path.metadata().is_ok_and(|meta| meta.len() > 0))
-        };
-        fast.iter().all(has_data).then_some(there)
+        let all = fast.iter().all(|target| place.has_data_on(*target, &[]));
+        all.then(|| place.subfiles())
     });
     assert_eq!(there.len(), fast.len(), "one on each: {there:?}");
     for (target, path) in &there {
@@ -189,7 +195,10 @@ fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str, nodes: &s
 
 fn a_slow_chunkserver_is_left_out(nodes: &str) {
     let cluster = MooseFs::start(TARGETS);
-    cluster.slow(3, 24);
+    // The links decide, also of those that are fast: how much this machine has to do does not.
+    for target in 0..TARGETS {
+        cluster.slow(target, if target == SLOW { 24 } else { 64 });
+    }
     cluster.inside(|| {
         slow_one_is_left_out(&cluster, Mounts::One, "one", nodes);
         slow_one_is_left_out(&cluster, Mounts::Many, "many", nodes);
@@ -273,11 +282,14 @@ fn loses_nothing(
 
         // The client lets nobody open a file for which it waits.
         let open = open_rw(place.bay.path(on_it));
+        // Not all that is drained is removed yet.
+        let old = place.subfiles();
         files.put("big", 32 * MIB);
         place.drain("big", &[]);
-        place.until("the drain is in the middle", |status| {
+        place.until("the drain is in the middle, with data there", |status| {
             status.number("/bytes/subfiled") as usize > files.want.len() * MIB
                 && status.in_log() > 4 << 20
+                && place.has_data_on(victim, &old)
         });
         breaks(&cluster, victim);
 

@@ -81,15 +81,25 @@ pub fn provider(
 
 /// What `auto` finds on the backing, and why it cannot be used.
 pub fn recognise(backing: BorrowedFd<'_>) -> Result<Option<Arc<dyn Provider>>, ProviderError> {
-    let found: Arc<dyn Provider> = if fs_type(backing)? == lustre_abi::LL_SUPER_MAGIC {
-        Arc::new(open_lustre(backing)?)
-    } else if let Some(moosefs) = open_moosefs(backing)? {
-        Arc::new(moosefs)
-    } else {
-        return Ok(None);
+    let found: Arc<dyn Provider> = match kind_of(fs_type(backing)?) {
+        Kind::Lustre => Arc::new(open_lustre(backing)?),
+        Kind::Moosefs => match open_moosefs(backing)? {
+            Some(moosefs) => Arc::new(moosefs),
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
     };
     found.osts()?;
     Ok(Some(found))
+}
+
+/// What a file system of this type may be. Of FUSE's it is asked whether they are MooseFS.
+fn kind_of(fs_type: i64) -> Kind {
+    match fs_type {
+        lustre_abi::LL_SUPER_MAGIC => Kind::Lustre,
+        moosefs_master::FUSE_SUPER_MAGIC => Kind::Moosefs,
+        _ => Kind::None,
+    }
 }
 
 fn open_lustre(backing: BorrowedFd<'_>) -> Result<Lustre, ProviderError> {

@@ -31,6 +31,7 @@ pub use error::OstError;
 pub use fleet::{Dealt, Fleet, FleetStatus, InFlight, Offer, OstState, OstStatus};
 pub use lustre::Lustre;
 pub use moosefs::MooseFs;
+pub(crate) use probe::is_probe;
 pub use probe::{Measured, Options as ProbeOptions, Probed, probe};
 pub use select::{Choice, DELTA, select};
 pub use settings::{Kind, OstSettings};

@@ -8,7 +8,8 @@
 //! measured by what it took so far: at the deadline, or when it has taken twice as long as most of
 //! them took for everything, for then it is too slow to be chosen whatever it does next; one that hangs is reported as such when the deadline is over,
 //! and its thread ends whenever the target lets it, removing its file. The files have names that
-//! no other node and no other probe uses.
+//! no other node and no other probe uses. What a killed one leaves is known by its name
+//! ([`is_probe`]), and removed when a store is opened (`housekeeping`).
 
 use super::{Ost, OstError, Provider};
 use nix::errno::Errno;
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 pub const BLOCK: usize = 1 << 20;
 /// What O_DIRECT asks of addresses, wherever it is stricter than 512.
 const ALIGN: usize = 4096;
+/// Of the names of probes' files; 16 hex digits follow.
+const PREFIX: &str = "probe-";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -120,6 +123,13 @@ pub(super) fn probe_holding<H: Send + 'static>(
         .collect()
 }
 
+/// A file of this name on an OST was made by a probe, on whatever node.
+pub fn is_probe(name: &str) -> bool {
+    let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    name.strip_prefix(PREFIX)
+        .is_some_and(|number| number.len() == 16 && number.bytes().all(is_digit))
+}
+
 fn probe_one(
     provider: &dyn Provider,
     ost: &Ost,
@@ -127,7 +137,7 @@ fn probe_one(
     size: u64,
     end: &End,
 ) -> Result<Measured, OstError> {
-    let name = format!("probe-{:016x}", rand::random::<u64>());
+    let name = format!("{PREFIX}{:016x}", rand::random::<u64>());
     let (file, direct) = match provider.create(ost, &name, true) {
         Err(e) if e.errno() == Some(libc::EINVAL) => {
             // open(2) may have made the file before it found that it cannot be had like this.

@@ -23,6 +23,15 @@ fn what_was_named_or_nothing() {
     assert_eq!(on_a_local_directory(Kind::None, &["/a"]), Ok(None));
 }
 
+/// The numbers as `statfs(2)` and Lustre's headers have them. No real Lustre was there to be asked.
+#[test]
+fn the_type_of_the_file_system_decides() {
+    let (lustre, fuse, ext4) = (0x0bd0_0bd0, 0x6573_5546, 0xef53);
+    assert_eq!(kind_of(lustre), Kind::Lustre);
+    assert_eq!(kind_of(fuse), Kind::Moosefs, "if its client says so");
+    assert_eq!(kind_of(ext4), Kind::None);
+}
+
 #[test]
 fn what_makes_no_sense_is_one_sentence() {
     for (kind, osts, says) in [

@@ -27,6 +27,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+pub(super) use mount::FUSE_SUPER_MAGIC;
 pub use wire::{Chunk, ChunkCopy, CopyState, Target};
 
 use mount::MasterInfo;

@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-const FUSE_SUPER_MAGIC: libc::__fsword_t = 0x6573_5546;
+/// What `statfs` calls the file system, whoever serves it.
+pub const FUSE_SUPER_MAGIC: libc::__fsword_t = 0x6573_5546;
 const MASTERINFO: &std::ffi::CStr = c".masterinfo";
 /// What the client gives its special file, and what its own tools look for.
 const MASTERINFO_INODE: u64 = 0x7fff_ffff;
