@@ -2,7 +2,8 @@
 //!
 //! On a shared machine it is other targets every time, and the load on them changes. Here two OSTs
 //! are drawn anew for each run, and each is left with a share of its bandwidth drawn evenly from a
-//! twentieth to three twentieths: a tenth on average. All cases of a run get the same draw, so they
+//! twentieth to three twentieths: a tenth on average ([`VARYING`]); or with exactly a tenth ([`TENTH`]),
+//! and then runs differ by jitter and by nothing else. All cases of a run get the same draw, so they
 //! differ by what they do and by nothing else.
 
 use pfs_sim::{Change, Sim};
@@ -10,9 +11,11 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 use std::io;
+use std::ops::RangeInclusive;
 
 pub const SLOW: usize = 2;
-pub const SHARE: std::ops::RangeInclusive<f64> = 0.05..=0.15;
+pub const VARYING: RangeInclusive<f64> = 0.05..=0.15;
+pub const TENTH: RangeInclusive<f64> = 0.1..=0.1;
 
 /// The slow OSTs of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,13 +31,20 @@ pub struct SlowOst {
 }
 
 impl Contention {
-    /// The draw of run `run` of `seed`, over `osts` OSTs of `bandwidth` each.
-    pub fn draw(seed: u64, run: u32, osts: usize, bandwidth: u64) -> Contention {
+    /// The draw of run `run` of `seed`, over `osts` OSTs of `bandwidth` each, of which slow ones are
+    /// left with a `share`.
+    pub fn draw(
+        seed: u64,
+        run: u32,
+        osts: usize,
+        bandwidth: u64,
+        share: RangeInclusive<f64>,
+    ) -> Contention {
         let mut rng = StdRng::seed_from_u64(run_seed(seed, run));
         let slow = rand::seq::index::sample(&mut rng, osts, SLOW.min(osts));
         let slow = slow.into_iter().map(|ost| SlowOst {
             ost,
-            bandwidth: (bandwidth as f64 * rng.random_range(SHARE)) as u64,
+            bandwidth: (bandwidth as f64 * rng.random_range(share.clone())) as u64,
         });
         Contention {
             slow: slow.collect(),
@@ -66,7 +76,7 @@ mod tests {
     #[test]
     fn a_tenth_on_average_and_other_osts_each_run() {
         let runs: Vec<Contention> = (0..500)
-            .map(|run| Contention::draw(7, run, 16, 1 << 20))
+            .map(|run| Contention::draw(7, run, 16, 1 << 20, VARYING))
             .collect();
         let slow = || runs.iter().flat_map(|run| &run.slow);
         let shares: Vec<f64> = slow()
@@ -81,8 +91,14 @@ mod tests {
     }
 
     #[test]
+    fn exactly_a_tenth() {
+        let drawn = Contention::draw(7, 0, 16, 1 << 20, TENTH);
+        assert!(drawn.slow.iter().all(|slow| slow.bandwidth == (1 << 20) / 10));
+    }
+
+    #[test]
     fn the_seed_decides() {
-        let draw = |seed, run| Contention::draw(seed, run, 16, 1 << 20);
+        let draw = |seed, run| Contention::draw(seed, run, 16, 1 << 20, VARYING);
         assert_eq!(draw(1, 3), draw(1, 3));
         assert_ne!(draw(1, 3), draw(1, 4));
         assert_ne!(draw(1, 3), draw(2, 3));

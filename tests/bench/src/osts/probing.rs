@@ -17,7 +17,7 @@
 //! count from the first open.
 
 use super::daemon::{Daemon, Probe, Wish};
-use super::draw::{Contention, run_seed};
+use super::draw::{Contention, TENTH, VARYING, run_seed};
 use super::place::Place;
 use super::writers::{self, Clock, Writer};
 use super::{Common, JITTER, Reporter, UNIT, rate};
@@ -57,6 +57,8 @@ impl Case {
 pub struct Options {
     pub common: Common,
     pub cases: Vec<Case>,
+    /// Slow OSTs are left with exactly a tenth instead of a draw.
+    pub tenth: bool,
     pub writers: usize,
     /// Checkpoints that one run writes one after the other.
     pub checkpoints: u32,
@@ -185,7 +187,8 @@ fn measure(options: &Options, case: Case, run: u32, checkpoints: u32) -> io::Res
     let common = &options.common;
     // One client for each writer, and one that only looks.
     let place = Place::start(&common.dir, options.writers + 1, simulator(options, run))?;
-    let contention = Contention::draw(common.seed, run, OSTS, common.bandwidth);
+    let share = if options.tenth { TENTH } else { VARYING };
+    let contention = Contention::draw(common.seed, run, OSTS, common.bandwidth, share);
     contention.apply(place.sim())?;
     let mut sample = Sample {
         run,

@@ -110,21 +110,21 @@ fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }
 
-/// One line for each target that could be looked at.
-pub fn probing_verdicts(results: &Results) -> Vec<String> {
+fn bandwidth_verdicts(results: &Results, until: Until) -> Vec<String> {
     let mut lines = Vec::new();
-    let safe = |case| spread(results, case, Until::Safe);
-    if let (Some(probing), Some(direct)) = (safe(Case::Probing), safe(Case::Direct)) {
+    let name = until.name();
+    let of = |case| spread(results, case, until);
+    if let (Some(probing), Some(direct)) = (of(Case::Probing), of(Case::Direct)) {
         let gain = probing.mean / direct.mean;
         lines.push(format!(
-            "{}: probing, until safe, is at least {GAIN} times direct: {gain:.2}",
+            "{}: probing, until {name}, is at least {GAIN} times direct: {gain:.2}",
             verdict(gain >= GAIN)
         ));
     }
-    if let (Some(probing), Some(all)) = (safe(Case::Probing), safe(Case::AllOsts)) {
+    if let (Some(probing), Some(all)) = (of(Case::Probing), of(Case::AllOsts)) {
         let ratio = probing.deviation / all.deviation;
         lines.push(format!(
-            "{}: standard deviation of probing, until safe, is at most a third of that of all OSTs: {:.1} \
+            "{}: standard deviation of probing, until {name}, is at most a third of that of all OSTs: {:.1} \
              against {:.1} MB/s, {ratio:.2}",
             verdict(ratio <= STEADIER),
             probing.deviation,
@@ -138,6 +138,15 @@ pub fn probing_verdicts(results: &Results) -> Vec<String> {
             percent(all.variation()),
         ));
     }
+    lines
+}
+
+/// One line for each target that could be looked at.
+pub fn probing_verdicts(results: &Results) -> Vec<String> {
+    let mut lines = Vec::new();
+    for until in [Until::Safe, Until::Complete] {
+        lines.extend(bandwidth_verdicts(results, until));
+    }
     let shares: Vec<f64> = results
         .samples
         .iter()
@@ -145,7 +154,10 @@ pub fn probing_verdicts(results: &Results) -> Vec<String> {
         .collect();
     if let Some(shares) = Spread::of(&shares) {
         lines.push(format!(
-            "probing took {} of the I/O time of a run on average, {} at most",
+            "{}: probing takes less than {} of the I/O time of a run, which writes one checkpoint: {} on average, {} at \
+             most",
+            verdict(shares.max < PROBE_SHARE),
+            percent(PROBE_SHARE),
             percent(shares.mean),
             percent(shares.max)
         ));
@@ -207,9 +219,10 @@ pub fn domains_grid(samples: &[domains::Sample]) -> Grid {
             continue;
         };
         let seconds: f64 = group.iter().map(|s| s.seconds).sum();
-        let kind = match domains::is_mapped(delegates) {
-            true => "mapped",
-            false => "unmapped",
+        let kind = match (domains::is_mapped(delegates), group[0].sharing) {
+            (true, 1) => "mapped",
+            (true, _) => "mapped, shared",
+            (false, _) => "unmapped",
         };
         grid.row([
             delegates.to_string(),

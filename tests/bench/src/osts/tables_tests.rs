@@ -42,14 +42,16 @@ fn targets_follow_from_the_samples() {
         (Case::Probing, [0.50, 0.51]),
     ]);
     let lines = probing_verdicts(&good);
-    assert_eq!(lines.len(), 4, "{lines:#?}");
+    assert_eq!(lines.len(), 7, "{lines:#?}");
     // 75 MB/s direct, 198 with probing.
     assert!(lines[0].starts_with("met: ") && lines[0].ends_with(": 2.64"));
     // 35.4 and 2.8 MB/s.
     assert!(lines[1].starts_with("met: ") && lines[1].ends_with(" 0.08"));
     assert!(lines[2].starts_with("met: ") && lines[2].ends_with(" 0.03"));
+    // The same, until the canonical file is complete.
+    assert!(lines[3].starts_with("met: ") && lines[3].contains("until complete"));
     // 0.02 s of 1.0 and 1.02 s.
-    assert!(lines[3].contains("2.0 %"), "{}", lines[3]);
+    assert!(lines[6].starts_with("missed: ") && lines[6].contains("2.0 %"));
 
     good.long = Some(sample(2, Case::Probing, 10.0));
     let last = probing_verdicts(&good).pop().expect("lines");
@@ -62,7 +64,7 @@ fn targets_follow_from_the_samples() {
         (Case::Probing, [1.0, 1.1]),
     ]);
     let missed = |line: &&String| line.starts_with("missed: ");
-    assert_eq!(probing_verdicts(&bad).iter().filter(missed).count(), 3);
+    assert_eq!(probing_verdicts(&bad).iter().filter(missed).count(), 7);
 }
 
 #[test]
