@@ -57,6 +57,13 @@ fn tally(shared: &Shared) -> Tally {
     counters.total
 }
 
+/// Of the canonical file alone: reads, writes, truncations.
+fn tally_of(shared: &Shared, name: &str) -> Tally {
+    let counters = shared.sim().counters().expect("read the counters");
+    let of_it = counters.file(name).map(|file| file.tally);
+    of_it.unwrap_or_default()
+}
+
 fn start(shared: &Shared, nodes: &str, drain: Drain) -> Bay {
     let mut bay = shared.node("writer", drain);
     bay.set("nodes", nodes).set("stripe", "1MiB");
@@ -101,6 +108,37 @@ fn with_many_nodes_each_byte_is_drained_once() {
     let most = (STRIPES * MIB + (256 << 10)) as u64;
     assert!(seen.bytes_written <= most, "{seen:?}");
     bay.umount();
+}
+
+/// The same through a handle that also reads, as parallel HDF5 has it. S6.5: "with many nodes a size
+/// that is set through a handle that also reads is told to the other nodes at once (S2.12)", in the
+/// shared directory. The canonical file has no request while the job writes, and then each byte once.
+#[test]
+fn a_handle_that_also_reads_tells_sizes_beside_the_file() {
+    let shared = shared();
+    let mut other = shared.node("other", Drain::OnClose);
+    other.set("stripe", "1MiB").start();
+    let mut bay = start(&shared, "many", Drain::OnClose);
+    let file = open_rw(bay.path("f.h5"));
+    let set_len = |size: usize| {
+        file.set_len(size as u64).expect("set the size");
+        let there = std::fs::metadata(other.path("f.h5")).expect("stat");
+        assert_eq!(there.len(), size as u64, "on the other node");
+        let below = tally_of(&shared, "f.h5");
+        assert_eq!(below, Tally::default(), "while the job writes");
+    };
+    set_len(STRIPES * MIB);
+    let want = write(&file, 5);
+    set_len((STRIPES + 1) * MIB);
+    set_len(STRIPES * MIB);
+    assert!(!shared.names('l').is_empty(), "sizes are told by a layout");
+    drop(file);
+    bay.drain();
+    let below = tally_of(&shared, "f.h5");
+    assert_same("canonical", &get(shared.canonical("f.h5")), &want);
+    assert!(below.bytes_written <= (STRIPES * MIB) as u64, "{below:?}");
+    bay.umount();
+    other.umount();
 }
 
 /// S6.5: "sizes that a job sets reach it with the drain": also through a handle that

@@ -111,13 +111,36 @@ fn with_deferred_closes() -> Spec {
     Spec::new(NODES).args(["--close", "defer"])
 }
 
-/// The node comes back with its store, and everybody takes part again, on other nodes than before.
+/// The victim's part of the second checkpoint is in its store and nowhere else.
+fn assert_only_in_the_store(rig: &Rig) {
+    let status = rig.cluster.status(VICTIM).expect("the victim's status");
+    let files = status["files"]
+        .as_array()
+        .expect("files with undrained data");
+    let is_second = |file: &&Value| {
+        let path = file["path"].as_str().unwrap_or_default();
+        path.ends_with("checkpoint.2")
+    };
+    let undrained = files.iter().find(is_second).map(|f| &f["undrained"]);
+    let undrained = undrained.and_then(Value::as_u64).unwrap_or(0);
+    assert!(undrained > 0, "the victim has drained it: {status:#}");
+    assert_eq!(
+        status["bytes"]["published"], 0,
+        "others have it: {status:#}"
+    );
+    let below = std::fs::metadata(rig.cluster.canonical("job/checkpoint.2"));
+    assert_eq!(below.expect("its name is there").len(), 0, "drained");
+}
+
+/// The node comes back with its store, which alone has its part of the second checkpoint: closed and
+/// so announced, but neither published nor drained (S2.2, S2.7). Everybody takes part again, on other
+/// nodes than before.
 #[test]
 fn the_node_comes_back() {
-    let rig = Rig::up(with_deferred_closes());
+    let rig = Rig::up(with_deferred_closes().args(["--drain", "never"]));
     let mpi = Mpi::Mpich;
     let expected = undisturbed(&rig, mpi);
-    killed_in_the_third(&rig, mpi, || {});
+    killed_in_the_third(&rig, mpi, || assert_only_in_the_store(&rig));
     rig.cluster.restart(VICTIM).expect("start the daemon again");
     let said = restarted(&rig, mpi, &[3, 2, 1, 0]);
     assert_went_on(&said, &expected);

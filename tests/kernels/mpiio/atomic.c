@@ -1,10 +1,10 @@
 /* Atomic mode: accesses of all ranks are as if one came after another, also where they overlap, and
- * without any sync. */
+ * without any sync. What they leave in the file is what the last of them wrote, whoever that was. */
 #include "conform.h"
 
 #include <stdlib.h>
 
-enum { AREA = 40009, ROUNDS = 3 };
+enum { AREA = 40009, ROUNDS = 4 };
 
 /* The seed whose content all the bytes are; fails if there is none. */
 static int whose(const unsigned char *bytes, int low, int high) {
@@ -21,12 +21,14 @@ static int whose(const unsigned char *bytes, int low, int high) {
     fail("the first byte is 0x%02x, which nobody wrote", bytes[0]);
 }
 
-static void agree(int seed) {
+/* The seed that all ranks have found. */
+static int agree(int seed) {
     int low, high;
     must(MPI_Allreduce(&seed, &low, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
     must(MPI_Allreduce(&seed, &high, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
     if (low != high)
         fail("after the barrier one rank reads write %d and another write %d", low, high);
+    return seed;
 }
 
 static void require_atomic(MPI_File file) {
@@ -37,17 +39,17 @@ static void require_atomic(MPI_File file) {
         fail("atomic mode was set and is not");
 }
 
-/* All write the same bytes at once, then half of them do while the others read: each read is one
- * write, whole; after a barrier all ranks see the same one. */
-static void overlap(const char *path, MPI_Datatype type) {
-    MPI_File file = create_file(path);
-    require_atomic(file);
+/* All write the same bytes at once, then half of them do while the others read, then the other half,
+ * then all again: each read is one write, whole; after a barrier all ranks see the same one. Returns
+ * the seed of the one that is left. */
+static int overlap(MPI_File file, MPI_Datatype type) {
     view_bytes(file, 0, type);
     unsigned char *read = blank(AREA);
-    int newest = 1000; /* seeds from here to `newest` have been written */
+    int newest = 1000; /* the seeds of the round before begin here */
+    int left = 0;
     for (int round = 0; round < ROUNDS; round++) {
         int low = 1000 + round * ranks, high = low + ranks;
-        bool writes = round == 0 || rank % 2 == round % 2 || ranks == 1;
+        bool writes = round % 3 == 0 || rank % 2 == round % 2 || ranks == 1;
         if (writes) {
             void *bytes = content((uint64_t)(low + rank), 0, AREA);
             must(MPI_File_write_at(file, 0, bytes, AREA, MPI_BYTE, MPI_STATUS_IGNORE),
@@ -63,43 +65,50 @@ static void overlap(const char *path, MPI_Datatype type) {
         barrier();
         must(MPI_File_read_at(file, 0, read, AREA, MPI_BYTE, MPI_STATUS_IGNORE),
              "MPI_File_read_at");
-        agree(whose(read, low, high));
+        left = agree(whose(read, low, high));
         barrier();
         newest = low;
     }
     free(read);
-    barrier();
-    if (rank == 0) {
-        void *bytes = content(50, 0, AREA);
-        must(MPI_File_write_at(file, 0, bytes, AREA, MPI_BYTE, MPI_STATUS_IGNORE),
-             "MPI_File_write_at");
-        free(bytes);
-    }
-    close_file(&file);
+    return left;
 }
 
 static void contiguous(const char *path) {
-    overlap(path, MPI_BYTE);
-    expect_file(path, 50, AREA);
+    MPI_File file = create_file(path);
+    require_atomic(file);
+    int left = overlap(file, MPI_BYTE);
+    close_file(&file);
+    expect_file(path, (uint64_t)left, AREA);
 }
 
-/* The same through a view with holes: a write is many pieces and still atomic. */
+/* The same through a view with holes: a write is many pieces and still atomic, and what was between
+ * them before is there afterwards. */
 static void strided(const char *path) {
-    enum { RUN = 101, STRIDE = 150 };
+    enum { RUN = 101, STRIDE = 150, SIZE = AREA / RUN * STRIDE + RUN, BEFORE = 51 };
     MPI_Datatype run, type;
     must(MPI_Type_contiguous(RUN, MPI_BYTE, &run), "MPI_Type_contiguous");
     must(MPI_Type_create_resized(run, 0, STRIDE, &type), "MPI_Type_create_resized");
     must(MPI_Type_commit(&type), "MPI_Type_commit");
     free_type(&run);
-    overlap(path, type);
-    free_type(&type);
-    /* A file whose every byte is known. */
-    barrier();
     MPI_File file = create_file(path);
+    require_atomic(file);
     if (rank == ranks - 1)
-        write_at(file, 0, 51, AREA / RUN * STRIDE + RUN);
+        write_at(file, 0, BEFORE, SIZE);
+    barrier();
+    int left = overlap(file, type);
     close_file(&file);
-    expect_file(path, 51, AREA / RUN * STRIDE + RUN);
+    free_type(&type);
+
+    unsigned char *bytes = read_file(path, SIZE), *expected = content(BEFORE, 0, SIZE);
+    for (int at = 0; at < AREA; at += RUN) {
+        int length = AREA - at < RUN ? AREA - at : RUN;
+        content_fill((uint64_t)left, (uint64_t)at, expected + at / RUN * STRIDE, (size_t)length);
+    }
+    for (int i = 0; i < SIZE; i++)
+        if (bytes[i] != expected[i])
+            fail("after the close offset %d is 0x%02x, expected 0x%02x", i, bytes[i], expected[i]);
+    free(bytes);
+    free(expected);
 }
 
 /* A counter that ranks pass on by message: read, add, write, and no sync anywhere. */

@@ -68,14 +68,19 @@ void write_at(MPI_File file, MPI_Offset position, uint64_t seed, int length) {
     free(bytes);
 }
 
-void read_expecting(MPI_File file, MPI_Offset position, uint64_t seed, int length) {
-    void *bytes = blank((size_t)length);
+static unsigned char *read_bytes(MPI_File file, MPI_Offset position, int length) {
+    unsigned char *bytes = blank((size_t)length);
     MPI_Status status;
     int got;
     must(MPI_File_read_at(file, position, bytes, length, MPI_BYTE, &status), "MPI_File_read_at");
     must(MPI_Get_count(&status, MPI_BYTE, &got), "MPI_Get_count");
     if (got != length)
         fail("a read of %d bytes at offset %lld got %d", length, (long long)position, got);
+    return bytes;
+}
+
+void read_expecting(MPI_File file, MPI_Offset position, uint64_t seed, int length) {
+    unsigned char *bytes = read_bytes(file, position, length);
     expect(bytes, position, seed, (size_t)length, "read through the open handle");
     free(bytes);
 }
@@ -87,15 +92,22 @@ void expect_size(MPI_File file, MPI_Offset size) {
         fail("the file is %lld bytes long, expected %lld", (long long)is, (long long)size);
 }
 
-void expect_file(const char *path, uint64_t seed, MPI_Offset size) {
+unsigned char *read_file(const char *path, MPI_Offset size) {
     MPI_File file;
     barrier();
     must(MPI_File_open(MPI_COMM_SELF, path, MPI_MODE_RDONLY, MPI_INFO_NULL, &file),
          "MPI_File_open");
     expect_size(file, size);
-    read_expecting(file, 0, seed, (int)size);
+    unsigned char *bytes = read_bytes(file, 0, (int)size);
     close_file(&file);
     barrier();
+    return bytes;
+}
+
+void expect_file(const char *path, uint64_t seed, MPI_Offset size) {
+    unsigned char *bytes = read_file(path, size);
+    expect(bytes, 0, seed, (size_t)size, "read after the close");
+    free(bytes);
 }
 
 unsigned draw(uint64_t a, uint64_t b, unsigned limit) {

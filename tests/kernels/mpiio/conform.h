@@ -1,6 +1,7 @@
 /* What the conformance cases share. A case writes one file and checks what the MPI standard promises
- * about it, and nothing more; it leaves a file whose every byte is known, so that it can be compared
- * with that of another run. */
+ * about it, and nothing more. It leaves what it wrote so, and every byte of that is known, so that it
+ * can be compared with that of another run; but for who came first, where the standard leaves that
+ * open. */
 #ifndef FOREBAY_CONFORM_H
 #define FOREBAY_CONFORM_H
 
@@ -47,8 +48,10 @@ void read_expecting(MPI_File file, MPI_Offset position, uint64_t seed, int lengt
 void expect(const void *bytes, MPI_Offset position, uint64_t seed, size_t length,
             const char *where);
 
-/* After all ranks have closed the file: every rank opens it by itself, and it is `size` bytes of
- * content. */
+/* After all ranks have closed the file: every rank opens it by itself, and it is `size` bytes long.
+ * The caller frees them. */
+unsigned char *read_file(const char *path, MPI_Offset size);
+/* The same, and they are content. */
 void expect_file(const char *path, uint64_t seed, MPI_Offset size);
 void expect_size(MPI_File file, MPI_Offset size);
 

@@ -14,12 +14,11 @@ static MPI_Offset whole(void) {
 }
 
 /* Many at once; the buffers stay as they are until the wait. */
-static void at_once(const char *path) {
-    MPI_File file = create_file(path);
+static void write_at_once(MPI_File file, uint64_t seed) {
     void *bytes[PARTS];
     MPI_Request requests[PARTS];
     for (int i = 0; i < PARTS; i++) {
-        bytes[i] = content(60, place(i, rank), PART);
+        bytes[i] = content(seed, place(i, rank), PART);
         must(MPI_File_iwrite_at(file, place(i, rank), bytes[i], PART, MPI_BYTE, &requests[i]),
              "MPI_File_iwrite_at");
     }
@@ -29,7 +28,11 @@ static void at_once(const char *path) {
             must(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
         free(bytes[i]);
     }
-    sync_barrier_sync(file);
+}
+
+static void read_at_once(MPI_File file, uint64_t seed) {
+    void *bytes[PARTS];
+    MPI_Request requests[PARTS];
     int other = (rank + ranks / 2 + 1) % ranks;
     for (int i = 0; i < PARTS; i++) {
         bytes[i] = blank(PART);
@@ -38,11 +41,31 @@ static void at_once(const char *path) {
     }
     must(MPI_Waitall(PARTS, requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
     for (int i = 0; i < PARTS; i++) {
-        expect(bytes[i], place(i, other), 60, PART, "iread_at");
+        expect(bytes[i], place(i, other), seed, PART, "iread_at");
         free(bytes[i]);
     }
+}
+
+/* From a close to an open. */
+static void at_once(const char *path) {
+    MPI_File file = create_file(path);
+    write_at_once(file, 60);
+    close_file(&file);
+    barrier();
+    file = open_file(path, MPI_MODE_RDONLY, MPI_INFO_NULL);
+    read_at_once(file, 60);
     close_file(&file);
     expect_file(path, 60, whole());
+}
+
+/* Through handles that stay open. */
+static void synced(const char *path) {
+    MPI_File file = create_file(path);
+    write_at_once(file, 66);
+    sync_barrier_sync(file);
+    read_at_once(file, 66);
+    close_file(&file);
+    expect_file(path, 66, whole());
 }
 
 static MPI_Datatype turns(void) {
@@ -126,6 +149,7 @@ static void at_begin_end(const char *path) {
 
 const struct test nonblocking_tests[] = {
     {"nonblocking_at_once", at_once},
+    {"nonblocking_synced", synced},
     {"nonblocking_pointer", pointer},
     {"nonblocking_all", all},
     {"nonblocking_at_all", at_all},
