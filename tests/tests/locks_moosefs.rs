@@ -2,16 +2,15 @@
 //! master can know of both.
 
 use forebay_tests::bay::{Bay, open_rw};
-use forebay_tests::locks::{How, Worker, excluded, lock, pair, unlock, waiters};
-use forebay_tests::moosefs::MooseFs;
+use forebay_tests::locks::{How, Worker, excluded, lock, pair, unlock, wait_for_lock, waiters};
+use forebay_tests::moosefs::{GIVEN_UP, MooseFs};
 use forebay_tests::wait::{LONG, wait_until};
 use nix::sys::signal::Signal;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Checks S3.1 to S3.4 there.
-#[test]
-fn moosefs_locks_hold_across_client_mounts() {
-    let cluster = MooseFs::start(1);
+/// Two nodes, with a client mount named after each.
+fn nodes(cluster: &MooseFs) -> (Bay, Bay) {
     let (mut a, mut b) = pair();
     for (bay, name) in [(&mut a, "one"), (&mut b, "two")] {
         let backing = cluster.mount(name).join("scratch");
@@ -21,6 +20,14 @@ fn moosefs_locks_hold_across_client_mounts() {
         bay.set_backing(&backing).set("ost-provider", "none");
         bay.start();
     }
+    (a, b)
+}
+
+/// Checks S3.1 to S3.4 there.
+#[test]
+fn moosefs_locks_hold_across_client_mounts() {
+    let cluster = MooseFs::start(1);
+    let (mut a, b) = nodes(&cluster);
     every_kind_excludes_every_kind(&a, &b);
     waiters_are_served_or_killed(&a, &b);
     a_killed_daemon_holds_nothing(&mut a, &b);
@@ -66,6 +73,44 @@ fn waiters_are_served_or_killed(a: &Bay, b: &Bay) {
         served.end();
     }
     panic!("a waiter that was killed hung, twice");
+}
+
+/// S3.4: locks "of a node that dies go when the backing gives its client up". The daemon and its client mount
+/// are gone at once and have said nothing to the master, which keeps what the client had for a while.
+#[test]
+fn a_dead_node_holds_nothing_for_ever() {
+    let cluster = MooseFs::start(1);
+    let (mut a, b) = nodes(&cluster);
+    let kinds = [How::Ofd, How::Flock];
+    let held = kinds.map(|how| {
+        let file = open_rw(a.path(format!("{how:?}")));
+        lock(&file, how).expect("lock");
+        file
+    });
+    // Not scoped: who hangs in a mount ends when that is taken away.
+    let (tell, got) = channel();
+    for how in kinds {
+        let (tell, path) = (tell.clone(), b.path(format!("{how:?}")));
+        std::thread::spawn(move || {
+            let file = open_rw(path);
+            let locked = wait_for_lock(&file, how);
+            if tell.send((how, locked, file)).is_err() {
+                eprintln!("{how:?} came after the test");
+            }
+        });
+    }
+    wait_until("both wait", LONG, || (waiters(&b) == 2).then_some(()));
+    // It must not give anything up when its client goes.
+    a.signal(Signal::SIGSTOP);
+    cluster.unmount("one");
+    a.kill();
+    drop(held);
+    for _ in kinds {
+        let (how, locked, file) = got.recv_timeout(GIVEN_UP).expect("a waiter gets it");
+        locked.unwrap_or_else(|e| panic!("{how:?}: {e}"));
+        unlock(&file, how).expect("unlock");
+    }
+    b.finish();
 }
 
 fn a_killed_daemon_holds_nothing(a: &mut Bay, b: &Bay) {

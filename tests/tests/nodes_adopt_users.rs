@@ -7,7 +7,7 @@ mod nodes_adopt_rig;
 mod nodes_forge;
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, assert_same, get, open_rw, put, text};
+use forebay_tests::bay::{Bay, assert_same, get, put, text};
 use forebay_tests::cli::{FAILED, OK, code};
 use forebay_tests::sys;
 use forebay_tests::users::{ALICE, BOB, TEAM, as_user};
@@ -15,7 +15,6 @@ use nodes_adopt_rig::*;
 use nodes_forge::{SECRET, Scene, head, in_subfile, inline, subfile};
 use nodes_pair::{MIB, Shared, json, list, name_of, texts};
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
@@ -150,25 +149,7 @@ fn bytes_are_written_as_the_owner() {
     let path = a.path("f");
     as_user(ALICE, &[], || put(&path, &want));
     a.kill();
-    let filler = shared.canonical("filler");
-    as_user(BOB, &[], || {
-        let file = open_rw(&filler);
-        let full = (0..).find_map(|n| {
-            let done = sys::write_all_at(&file, &[1; 1 << 16], n << 16);
-            done.err()
-        });
-        let kind = full.expect("it fills up").kind();
-        assert!(
-            matches!(kind, ErrorKind::StorageFull | ErrorKind::Other),
-            "{kind}"
-        );
-    });
-    let free = nix::sys::statvfs::statvfs(&shared.backing()).expect("statfs");
-    let for_root = free.blocks_free() * free.fragment_size();
-    assert!(
-        for_root > 2 * want.len() as u64,
-        "root has room: {for_root}"
-    );
+    let filler = shared.fill(2 * want.len() as u64);
 
     let login = login();
     let out = adopt(&login, &shared, &["--json", "--timeout=10s"]);
@@ -184,6 +165,35 @@ fn bytes_are_written_as_the_owner() {
     assert_eq!(code(&out), OK, "{}", text(&out));
     assert_same("canonical", &get(shared.canonical("f")), &want);
     assert_eq!(shape(&shared.canonical("f")).0, ALICE);
+}
+
+/// The same of a round of daemons: what one node has published, another one drains.
+#[test]
+fn bytes_of_a_round_are_written_as_the_owner() {
+    let shared = Shared::with_reserve(64 * MIB as u64, 40);
+    let (mut a, mut b) = (publisher(&shared, "a"), publisher(&shared, "b"));
+    b.allow_log("No space left");
+    a.start();
+    b.start();
+    let want = data(72, 8 * MIB);
+    let path = a.path("f");
+    as_user(ALICE, &[], || put(&path, &want));
+    let filler = shared.fill(2 * want.len() as u64);
+    let path = b.path("f");
+    let drain = ["drain".as_ref(), path.as_os_str(), "--timeout=60s".as_ref()];
+    let out = b.run(drain);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    assert!(text(&out).contains("No space left"), "{}", text(&out));
+    assert!(!shared.subfiles().is_empty(), "the data is where it was");
+    assert_same("nothing is lost", &get(&path), &want);
+
+    fs::remove_file(&filler).expect("make room");
+    let out = b.run(drain);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_same("canonical", &get(shared.canonical("f")), &want);
+    assert_eq!(shape(&shared.canonical("f")).0, ALICE);
+    b.finish();
+    a.finish();
 }
 
 /// A layout of Alice's file that says its bytes are in a file of Bob's: it is refused and reported, and neither

@@ -164,8 +164,13 @@ fn numbers_that_lie() {
     // The length of the batch itself.
     for len in [0, 11, 84, u32::MAX, 33 << 20] {
         let what = format!("length {len}");
+        let says = match len {
+            // A batch can be as short as that, only not this one.
+            84 => "does not match its checksum".to_owned(),
+            _ => format!("says that it is {len} bytes long"),
+        };
         scene.forge(&patched(&id, &batch, |b| set_u32(b, 0, len)));
-        scene.judge(&what, &[]);
+        scene.judge(&what, &["is damaged", &says]);
         scene.restore(&what);
     }
     // A strip that begins at the end of all numbers: its start follows the counts.
@@ -254,7 +259,7 @@ fn layouts_that_lie_elsewhere() {
         let mut bytes = own.header(&[]).to_vec();
         bytes.extend(batch.encode(&id).expect("encode"));
         scene.forge(&bytes);
-        scene.judge("another's batch", &["is damaged"]);
+        scene.judge("another's batch", &["is damaged", "not of this layout"]);
         scene.restore("another's batch");
     }
     let at = scene.layout_path();
@@ -278,15 +283,19 @@ fn layouts_that_lie_elsewhere() {
     ] {
         make(&at, &outside);
         scene.stamp();
-        scene.judge(what, &["shared directory"]);
+        let says = match what {
+            "Bob's" => format!("belongs to user {BOB}"),
+            _ => "not a regular file with one name".to_owned(),
+        };
+        scene.judge(what, &["in the shared directory", &says]);
         assert_eq!(get(&outside), bytes, "{what}: it was written to");
         scene.restore(what);
     }
     scene.finish();
 }
 
-/// Torn at any byte a layout is one that is being appended to, or died so: what it had before counts. With
-/// any bit flipped it is refused, or nothing of it counts.
+/// Torn at any byte a layout is one that is being appended to, or died so: what it had before counts, and daemons
+/// have nothing to say; who looks at it twice has. With any bit flipped it is refused.
 #[test]
 fn layouts_that_are_torn_or_flipped() {
     let scene = Scene::new();
@@ -296,7 +305,17 @@ fn layouts_that_are_torn_or_flipped() {
     for len in [0, 1, 47, 48, 100, 191, 192, 193, 204, whole.len() - 1] {
         let what = format!("torn at {len}");
         scene.forge(&whole[..len]);
-        scene.judge(&what, &[]);
+        scene.judge_harmless(&what);
+        let problems = scene.problems();
+        let says = format!("at byte {len}");
+        match len {
+            // A header, and nothing behind it.
+            192 => assert_eq!(problems, "", "{what}"),
+            _ => assert!(
+                problems.contains("ends within") && problems.contains(&says),
+                "{problems}"
+            ),
+        }
     }
     let mut rng = forebay_tests::rng::Rng::new(7);
     for bit in [0, 70, 130, 400, 500, 700]
@@ -358,33 +377,31 @@ fn forged_plans_and_bases() {
         set_u32(&mut bytes, 8, crc);
         bytes
     };
+    let (of_plan, of_base) = (|| plan(term).encode(id), || base(term).encode(id));
+    let (empty, other_file) = ("is only 0 bytes long", "lies where one of file");
+    let (other_kind, changed) = ("begins with other bytes", "does not match its checksum");
+    let layouts = "has another number of layouts than it says";
     let cases = [
-        ("an empty plan", 'p', Vec::new()),
-        ("another file's plan", 'p', plan(term).encode(other)),
-        ("a base as a plan", 'p', base(term).encode(id)),
-        ("a flipped plan", 'p', flipped(plan(term).encode(id))),
-        ("a plan without units", 'p', zero_unit.encode(id)),
-        ("a plan with too many domains", 'p', many.encode(id)),
-        (
-            "a plan of too many layouts",
-            'p',
-            huge(plan(term).encode(id)),
-        ),
-        ("an empty base", 'b', Vec::new()),
-        ("another file's base", 'b', base(term).encode(other)),
-        ("a plan as a base", 'b', plan(term).encode(id)),
-        ("a flipped base", 'b', flipped(base(term).encode(id))),
-        (
-            "a base of too many layouts",
-            'b',
-            huge(base(term).encode(id)),
-        ),
+        ("plan", Vec::new(), empty),
+        ("plan", plan(term).encode(other), other_file),
+        ("plan", of_base(), other_kind),
+        ("plan", flipped(of_plan()), changed),
+        ("plan", zero_unit.encode(id), "with units of 0 bytes"),
+        ("plan", many.encode(id), "has 4294967295 domains"),
+        ("plan", huge(of_plan()), layouts),
+        ("base", Vec::new(), empty),
+        ("base", base(term).encode(other), other_file),
+        ("base", of_plan(), other_kind),
+        ("base", flipped(of_base()), changed),
+        ("base", huge(of_base()), layouts),
     ];
-    for (what, kind, bytes) in cases {
-        let path = scene.dir.join(format!("{kind}.{term:x}"));
+    for (kind, bytes, says) in cases {
+        let what = &format!("a {kind} that {says}");
+        let path = scene.dir.join(format!("{}.{term:x}", &kind[..1]));
         put(&path, bytes);
         scene.stamp();
-        scene.judge(what, &["is damaged"]);
+        let damaged = format!("a {kind} in the shared directory is damaged");
+        scene.judge(what, &[&damaged, says]);
         fs::remove_file(&path).expect("remove");
         scene.restore(what);
     }

@@ -7,10 +7,12 @@ mod nodes_forge;
 mod nodes_pair;
 
 use forebay_tests::bay::{Drain, assert_same, get, put, text};
+use forebay_tests::daemon_log;
 use forebay_tests::sys::{self, errno};
 use forebay_tests::users::{ALICE, BOB, as_user};
+use forebay_tests::wait::{LONG, wait_until};
 use nodes_forge::{SECRET, Scene, census, fifo};
-use nodes_pair::{Shared, list, logged, name_of, until};
+use nodes_pair::{Shared, list, name_of};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -25,12 +27,17 @@ fn trap(scene: &Scene) -> PathBuf {
     trap
 }
 
-/// Puts `make`'s thing where a directory is, judges, and puts the directory back.
-fn in_place_of(scene: &Scene, dir: &Path, what: &str, make: impl Fn(&Path)) {
+/// What is said of a name that is no directory.
+const STANDS: &str = "a file or a link stands where its directory";
+
+/// Puts `make`'s thing where the directory of the file is, judges, and puts the directory back.
+fn in_its_place(scene: &Scene, what: &str, words: &[&str], make: impl Fn(&Path)) {
+    let dir = &scene.dir;
     let aside = dir.with_file_name("aside");
+    scene.mark();
     fs::rename(dir, &aside).expect("move aside");
     make(dir);
-    scene.judge(what, &[]);
+    scene.judge(what, words);
     match fs::symlink_metadata(dir) {
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(dir).expect("remove"),
         Ok(_) => fs::remove_file(dir).expect("remove"),
@@ -45,61 +52,65 @@ fn the_directory_of_a_file_is_something_else() {
     let scene = Scene::new();
     let trap = trap(&scene);
     let before = census(&trap);
-    let dir = scene.dir.clone();
-    in_place_of(&scene, &dir, "a link", |p| {
+    in_its_place(&scene, "a link", &[STANDS], |p| {
         symlink(&trap, p).expect("symlink")
     });
-    in_place_of(&scene, &dir, "a file", |p| put(p, b"a file"));
-    in_place_of(&scene, &dir, "a FIFO", fifo);
-    in_place_of(&scene, &dir, "Bob's directory", |p| {
+    in_its_place(&scene, "a file", &[STANDS], |p| put(p, b"a file"));
+    in_its_place(&scene, "a FIFO", &[STANDS], fifo);
+    let (not_ours, bobs) = ("is not the daemon's alone", format!("owner {BOB}"));
+    in_its_place(&scene, "Bob's directory", &[not_ours, &bobs], |p| {
         fs::create_dir(p).expect("mkdir");
         chown(p, Some(BOB), Some(BOB)).expect("chown");
     });
-    in_place_of(&scene, &dir, "everybody's directory", |p| {
+    in_its_place(&scene, "everybody's", &[not_ours, "mode 777"], |p| {
         fs::create_dir(p).expect("mkdir");
         fs::set_permissions(p, fs::Permissions::from_mode(0o777)).expect("chmod");
     });
     assert_eq!(census(&trap), before, "something got out");
-    for says in ["a file or a link stands where", "is not the daemon's alone"] {
-        assert!(logged(&scene.b, &[says]).is_some(), "the log: {says}");
-    }
     scene.stamp();
     assert_eq!(scene.read().expect("read"), scene.want);
     scene.finish();
 }
 
-/// The same of the directories above, while daemons run and when one starts.
+/// The same of the directories above, while daemons run and when one starts. Those that run have them open and
+/// go on; with each heartbeat they look whether the two that all others need are still the same.
 #[test]
 fn a_directory_above_is_a_link() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
+    scene.b.allow_log(STANDS).allow_log("large");
     let trap = trap(&scene);
     let before = census(&trap);
     let commons = scene.shared.commons();
     let own_notes = commons.join("notes").join(scene.shared.id_of("b"));
-    for dir in [
-        own_notes,
-        commons.join("notes"),
-        commons.join("nodes"),
-        scene.dir.parent().expect("a group").to_owned(),
-        commons.join("files"),
-        commons.join("subfiles"),
-        commons.clone(),
+    let group = scene.dir.parent().expect("a group").to_owned();
+    for (dir, running) in [
+        (own_notes.clone(), None),
+        (commons.join("notes"), None),
+        (commons.join("nodes"), None),
+        (group, None),
+        (commons.join("files"), Some("files was removed or replaced")),
+        (commons.join("subfiles"), Some(STANDS)),
+        (commons.clone(), Some(".forebay was removed or replaced")),
     ] {
         let what = format!("a link at {}", dir.display());
         let aside = dir.with_file_name("aside");
-        let Ok(()) = fs::rename(&dir, &aside) else {
-            continue;
-        };
+        scene.mark();
+        fs::rename(&dir, &aside).expect("move aside");
         symlink(&trap, &dir).expect("symlink");
-        scene.judge(&what, &[]);
-        // One that starts now.
-        let mut late = scene.shared.node("late", Drain::Never);
-        late.allow_log("shared directory").allow_log("directory");
-        let mut command = late.mount_command();
-        let child = command.arg("--foreground").spawn().expect("start forebay");
-        let ended = wait_for_end_or_mount(child, late.mnt());
-        assert_ne!(ended, Some(0), "{what}: it ended well without a mount");
-        sys::detach(late.mnt()).expect("detach");
+        if dir.ends_with("subfiles") {
+            // Looked at by who has more to publish than fits into a layout.
+            put(scene.b.path("large"), vec![7; 100_000]);
+        }
+        match running {
+            Some(says) => scene.judge(&what, &[says]),
+            None => scene.judge_harmless(&what),
+        }
+        // Another node has no business with the notes for `b`.
+        let says = match dir == own_notes {
+            true => String::new(),
+            false => format!("{STANDS} {} must be", name_of(&dir)),
+        };
+        starts_late(&scene, &what, &says);
         fs::remove_file(&dir).expect("remove");
         fs::rename(&aside, &dir).expect("put it back");
         assert_eq!(census(&trap), before, "{what}: something got out");
@@ -111,20 +122,33 @@ fn a_directory_above_is_a_link() {
     b.kill();
 }
 
-/// The exit code, or `None` when it has mounted: then it is ended.
-fn wait_for_end_or_mount(mut child: std::process::Child, mnt: &Path) -> Option<i32> {
-    forebay_tests::wait_until("it ends or mounts", forebay_tests::wait::LONG, || {
-        if let Some(status) = child.try_wait().expect("ask after the daemon") {
-            return Some(status.code());
-        }
-        if sys::is_mounted(mnt) {
+/// A node that starts now says this: and mounts, or ends badly. Then it is ended.
+fn starts_late(scene: &Scene, what: &str, says: &str) {
+    let late = scene.shared.node("late", Drain::Never);
+    let log = late.root().join("late.log");
+    let out = File::create(&log).expect("make a log");
+    let mut command = late.mount_command();
+    command
+        .arg("--foreground")
+        .stdout(out.try_clone().expect("share the log"))
+        .stderr(out);
+    sys::die_with_parent(&mut command);
+    let mut child = command.spawn().expect("start forebay");
+    let said = || daemon_log::read(&log).contains(says);
+    let ended = wait_until("it ends, or mounts and speaks", LONG, || {
+        let ended = child.try_wait().expect("ask after the daemon");
+        (ended.is_some() || sys::is_mounted(late.mnt()) && said()).then_some(ended)
+    });
+    match ended {
+        Some(status) => assert!(!status.success(), "{what}: it ended well without a mount"),
+        None => {
             child.kill().expect("kill");
-            sys::force_detach(mnt).expect("detach");
+            sys::force_detach(late.mnt()).expect("detach");
             child.wait().expect("wait");
-            return Some(None);
         }
-        None
-    })
+    }
+    let log = daemon_log::read(&log);
+    assert!(log.contains(says), "{what}: not {says:?} but {log}");
 }
 
 /// A promise of a node that nobody knows: whoever opens the file is told, within the timeout, and
@@ -143,17 +167,15 @@ fn promises_of_unknown_nodes() {
         let e = scene.read().expect_err("nobody keeps that promise");
         assert_ne!(e.raw_os_error(), Some(libc::ENOENT), "the file is there");
         let id = name.split('.').nth(1).expect("an id");
-        until("the log names the node", || {
-            logged(&scene.b, &[id]).is_some()
-        });
-        scene.judge(name, &[]);
+        scene.judge(name, &[id, "has closed it and not published"]);
         fs::remove_file(&at).expect("remove");
         scene.restore(name);
     }
     scene.finish();
 }
 
-/// A promise of a node whose record is damaged, or whose directory for notes is a link.
+/// A promise of a node whose directory for notes is a link, and whose record is damaged: who waits says the one,
+/// and who looks at nodes the other.
 #[test]
 fn promises_of_damaged_nodes() {
     let scene = Scene::new();
@@ -165,20 +187,28 @@ fn promises_of_damaged_nodes() {
     symlink("x", &intent).expect("symlink");
     symlink(&trap, commons.join("notes").join(id)).expect("symlink");
     let record = commons.join("nodes").join(id);
+    let notes = format!("{STANDS} {id} must be");
+    let judge = |what: &str| {
+        scene.judge(what, &["asking for", &notes]);
+        let state = scene.state_of(id);
+        assert!(state.contains("is damaged"), "{what}: {state}");
+    };
     for bytes in [
         &b""[..],
         b"\xff\xfe",
         b"version = 1\nname = \"x\\u001b[2J\"\nrun = \"1\"\nlease_ms = 1000\n",
         b"version = 1\nname = \"x\"\nrun = \"00000001\"\nlease_ms = 18446744073709551615\n",
     ] {
+        scene.mark();
         put(&record, bytes);
         scene.stamp();
-        scene.judge("a damaged record", &[]);
+        judge("a damaged record");
         assert!(scene.read().is_err(), "nobody keeps that promise");
     }
     fs::remove_file(&record).expect("remove");
+    scene.mark();
     symlink(scene.secret.as_path(), &record).expect("symlink");
-    scene.judge("a record that is a link", &[]);
+    judge("a record that is a link");
     assert_eq!(census(&trap), before, "something got out");
     for left in [record, intent, commons.join("notes").join(id)] {
         fs::remove_file(left).expect("remove");
@@ -188,7 +218,8 @@ fn promises_of_damaged_nodes() {
     scene.finish();
 }
 
-/// Names that no node gives: they stay, and nothing else does.
+/// Names that no node gives: they stay, and nothing else does. Those in the directory of a file are reported;
+/// elsewhere what is no name of a node, a note or a file is passed over.
 #[test]
 fn strange_names_are_left_alone() {
     let scene = Scene::new();
@@ -223,11 +254,20 @@ fn strange_names_are_left_alone() {
             put(dir.join(OsStr::from_bytes(name)), b"strange");
         }
         scene.stamp();
-        scene.judge("strange names", &[]);
+        scene.judge_harmless("strange names");
         for name in &names {
             let path = dir.join(OsStr::from_bytes(name));
             assert_eq!(get(&path), b"strange", "{}", path.display());
         }
+    }
+    let problems = scene.problems();
+    // One that is no text cannot be one of ours, and is not read.
+    for name in names
+        .iter()
+        .filter_map(|name| std::str::from_utf8(name).ok())
+    {
+        let says = format!("{name:?} is no name that a node gives");
+        assert!(problems.contains(&says), "{says}: {problems}");
     }
     // They are there when nodes come and go, and when a file is drained.
     scene.b.drain();
@@ -262,9 +302,14 @@ fn terms_that_cannot_be() {
     ];
     for (name, make) in cases {
         let path = scene.dir.join(name);
+        scene.mark();
         make(&path);
         scene.stamp();
-        scene.judge(name, &[]);
+        match name {
+            // Who wants to drain the file says so.
+            "c.ffffffffffffffff" => scene.judge(name, &[name, "no term can follow it"]),
+            _ => scene.judge_by_status(name, &format!("{name:?} is no name that a node gives")),
+        }
         if fs::symlink_metadata(&path).is_ok() {
             fs::remove_file(&path).expect("remove");
         }
@@ -327,7 +372,7 @@ fn other_users_get_nothing_by_it() {
         assert_eq!(errno(File::open(&path), "open"), libc::EACCES);
     });
     // A forged note, in the only way a user could: he cannot, and the daemon's own is taken.
-    scene.judge("in the end", &[]);
+    scene.judge_harmless("in the end");
     scene.finish();
 }
 

@@ -15,13 +15,12 @@ mod nodes_adopt_rig;
 mod nodes_forge;
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, assert_same, get, text};
-use forebay_tests::cli::{OK, code};
+use forebay_tests::bay::{Bay, assert_same, get};
 use forebay_tests::sys::{self, errno};
 use forebay_tests::users::{ALICE, as_user};
 use nodes_adopt_rig::{data, overlay};
 use nodes_forge::{Scene, fifo};
-use nodes_pair::{json, list, logged, name_of, texts, until};
+use nodes_pair::{list, logged, name_of, until};
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -73,6 +72,7 @@ impl Seals {
     /// As node `a` itself would make it.
     fn seal(&self, end: u64) -> PathBuf {
         let path = self.path(&format!("{end:x}"));
+        self.scene.mark();
         symlink(format!("{}.00000001", self.scene.node), &path).expect("seal");
         self.scene.stamp();
         path
@@ -85,15 +85,7 @@ impl Seals {
     }
 
     fn problems(&self) -> String {
-        let backing = self.scene.shared.backing();
-        let args = ["status".as_ref(), "--backing".as_ref(), backing.as_os_str()];
-        let mut command = self.scene.a.forebay(args);
-        let out = command.arg("--json").output().expect("start forebay");
-        assert_eq!(code(&out), OK, "{}", text(&out));
-        let report = json(&out);
-        let files = report["files"].as_array().expect("files");
-        let all: Vec<String> = files.iter().flat_map(|f| texts(&f["problems"])).collect();
-        all.join("; ")
+        self.scene.problems()
     }
 
     fn read_on(&self, bay: &Bay) -> std::io::Result<Vec<u8>> {
@@ -142,7 +134,7 @@ fn what_is_no_seal_of_its_node_hides_nothing() {
     symlink(&own, &orphan).expect("symlink");
     seals.scene.stamp();
     seals.fresh();
-    seals.scene.judge("no seals", &[]);
+    seals.scene.judge_harmless("no seals");
     let read = seals.scene.read().expect("read on b");
     assert_same("on b", &read, &seals.scene.want);
     let read = seals.read_on(&seals.scene.a).expect("read on a");
@@ -174,17 +166,14 @@ fn seals_where_no_batch_ends() {
         let read = seals.read_on(&seals.scene.b);
         assert_eq!(errno(read, &what), libc::EIO);
         let says = format!("is sealed at byte {end}, where none of its batches ends");
-        until("the log says so", || {
-            logged(&seals.scene.b, &[&says]).is_some()
-        });
         assert!(seals.problems().contains(&says), "{}", seals.problems());
-        seals.scene.judge(&what, &[]);
+        seals.scene.judge(&what, &[&says]);
         // Its node has published more than that.
         let read = seals.read_on(&seals.scene.a);
         assert_eq!(errno(read, &what), libc::EIO);
+        let says = format!("own was sealed at byte {end} by somebody else");
         until("its node says so", || {
-            let words = ["own was sealed at byte", "by somebody else"];
-            logged(&seals.scene.a, &words).is_some()
+            logged(&seals.scene.a, &[&says]).is_some()
         });
         remove(&path);
         seals.scene.stamp();
@@ -206,7 +195,7 @@ fn seals_where_no_batch_ends() {
         let read = seals.read_on(&seals.scene.b);
         assert_eq!(errno(read, &what), libc::EIO);
         let says = format!("is sealed at byte {end}");
-        assert!(logged(&seals.scene.b, &[&says]).is_some(), "{what}");
+        assert!(seals.scene.said(&[&says]), "{what}");
         assert!(seals.problems().contains(&says), "{}", seals.problems());
         let read = seals.read_on(&seals.scene.a).expect("read on a");
         assert_same(&what, &read, &seals.scene.want);

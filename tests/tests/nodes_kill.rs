@@ -11,10 +11,13 @@ use forebay_tests::cli::{OK, STILL_DIRTY, code};
 use forebay_tests::rng::Rng;
 use forebay_tests::sys::{self, errno};
 use nix::sys::signal::Signal;
-use nodes_pair::{MIB, Shared, in_background, in_time, list, name_of, until, until_logged};
+use nodes_pair::{
+    GRACE, MIB, Shared, in_background, in_time, list, name_of, until, until_logged, within,
+};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// A node whose death is told of.
 fn mortal(shared: &Shared, name: &str, drain: Drain) -> Bay {
@@ -140,9 +143,10 @@ fn killed_for_good_before_it_published() {
     let want = data(5, 4 * MIB + 5);
     put(a.path("f"), &want);
     a.kill();
+    let limit = Duration::from_secs(2) + GRACE;
     for _ in 0..2 {
         let path = b.path("f");
-        let opened = in_time("the open", in_background(move || File::open(path)));
+        let opened = within("the open", limit, in_background(move || File::open(path)));
         assert_eq!(errno(opened, "the open"), libc::ETIMEDOUT);
     }
     let said = until_logged(&b, &["gone-for-good", "has closed it and not published"]);

@@ -1,5 +1,5 @@
 //! Two to four daemons over one backing against a model: at least 20,000 random operations (what only
-//! compares is counted apart), with every byte checked on every node at its sync points, daemons killed
+//! compares is counted apart), with every byte checked on every node after each sync point, daemons killed
 //! and started all the time, and the drain at work on one of them at least.
 //!
 //! S2.1 "What a node wrote before a close, fsync or unlock is what every open, fsync or lock that
@@ -9,7 +9,7 @@
 
 use forebay_tests::bay::Drain;
 use forebay_tests::cluster::Cluster;
-use forebay_tests::nodes::World;
+use forebay_tests::nodes::{Counts, World};
 use forebay_tests::rng::{self, Rng};
 use std::time::Duration;
 
@@ -19,13 +19,17 @@ fn nodes_agree() {
     let seed = rng::seed("nodes against the model");
     let operations = rng::count("FOREBAY_OPS", 20_000);
     let parts = 4;
+    let mut all = Counts::default();
     for part in 0..parts {
-        run(seed, part, operations.div_ceil(parts));
+        all += run(seed, part, operations.div_ceil(parts));
     }
+    println!("all parts: {all}");
+    assert!(all.kills > 0, "no daemon was killed: {all}");
+    assert!(all.drained > 0, "no drain went on meanwhile: {all}");
 }
 
 /// A cluster of its own for each part of the run, with other settings.
-fn run(seed: u64, part: u64, operations: u64) {
+fn run(seed: u64, part: u64, operations: u64) -> Counts {
     let mut rng = Rng::derive(seed, part);
     let nodes = 2 + (seed + part) as usize % 3;
     let limit = Duration::from_secs(600 + operations / 10);
@@ -51,9 +55,12 @@ fn run(seed: u64, part: u64, operations: u64) {
     println!("part {part}: {}", settings.join("; "));
     cluster.start();
     let mut world = World::new(cluster, rng);
-    while world.operations() < operations {
+    while world.counts().operations < operations {
         world.turn();
     }
     println!("part {part}: {}", world.summary());
+    // What the end itself drains and checks does not count.
+    let counts = world.counts();
     world.end().finish();
+    counts
 }

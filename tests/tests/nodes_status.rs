@@ -16,6 +16,7 @@ use nodes_pair::{MIB, Shared, json, texts, until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 fn status(login: &Bay, shared: &Shared, options: &[&str]) -> Output {
@@ -75,6 +76,22 @@ fn file<'a>(report: &'a Value, path: &str) -> &'a Value {
     let files = report["files"].as_array().expect("a list");
     let found = files.iter().find(|file| file["path"] == path);
     found.unwrap_or_else(|| panic!("file {path} is missing: {report:#}"))
+}
+
+/// What a file of the report has in the shared directory.
+fn dir_of(shared: &Shared, file: &Value) -> PathBuf {
+    let id = file["id"].as_str().expect("an id");
+    let dirs = shared.file_dirs();
+    let dir = dirs.into_iter().find(|dir| nodes_pair::name_of(dir) == id);
+    dir.expect("its directory")
+}
+
+fn layout_in(dir: &Path) -> PathBuf {
+    let names = nodes_pair::list(dir).into_iter();
+    let mut layouts = names.filter(|path| nodes_pair::name_of(path).starts_with("l."));
+    let layout = layouts.next().expect("its layout");
+    assert_eq!(layouts.next(), None, "one layout");
+    layout
 }
 
 /// The cells of one table: the heads, and every row under them. Fails where a column does not line up, or a
@@ -323,17 +340,8 @@ fn what_is_damaged_is_named() {
     a.kill();
     let login = login();
     let before = in_json(&login, &shared);
-    let broken = file(&before, "broken")["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
-    let dirs = shared.file_dirs();
-    let dir = dirs.iter().find(|dir| nodes_pair::name_of(dir) == broken);
-    let dir = dir.expect("its directory");
-    let layout = nodes_pair::list(dir)
-        .into_iter()
-        .find(|path| nodes_pair::name_of(path).starts_with("l."));
-    let layout = layout.expect("its layout");
+    let dir = dir_of(&shared, file(&before, "broken"));
+    let layout = layout_in(&dir);
     let mut bytes = get(&layout);
     let whole = bytes.clone();
     let last = bytes.len() - 1;
@@ -342,12 +350,7 @@ fn what_is_damaged_is_named() {
     put(dir.join("no-name-of-ours"), "");
     put(shared.commons().join("nodes/00000000000000aa"), "nonsense");
     // Whoever opened it would wait for ever.
-    let odd = file(&before, "odd")["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
-    let odd = dirs.iter().find(|dir| nodes_pair::name_of(dir) == odd);
-    let odd = odd.expect("its directory").join("l.00000000000000bb.1");
+    let odd = dir_of(&shared, file(&before, "odd")).join("l.00000000000000bb.1");
     sys::mknod(&odd, libc::S_IFIFO | 0o600, 0).expect("mkfifo");
 
     let report = in_json(&login, &shared);
@@ -388,6 +391,54 @@ fn what_is_damaged_is_named() {
     fs::remove_file(dir.join("no-name-of-ours")).expect("remove");
     fs::remove_file(shared.commons().join("nodes/00000000000000aa")).expect("remove");
     assert_eq!(in_json(&login, &shared)["files"], before["files"]);
+}
+
+/// S5.3, S8.12: a layout that was cut within a batch is named by `status`, by adoption (which drains what is whole) and by
+/// its own node when that is back; others are none of its business.
+#[test]
+fn what_was_cut_is_named() {
+    let shared = Shared::plain();
+    let mut a = publisher(&shared, "a");
+    a.start();
+    let (whole, lost) = (data(8, 2000), data(9, 1000));
+    put(a.path("whole"), &whole);
+    put(a.path("cut"), &whole);
+    write_at(&a, "cut", 2000, &lost);
+    a.kill();
+    let login = login();
+    let before = in_json(&login, &shared);
+    assert_eq!(file(&before, "cut")["published"][0]["bytes"], 3000);
+    let layout = layout_in(&dir_of(&shared, file(&before, "cut")));
+    let bytes = get(&layout);
+    let end = bytes.len() - 1;
+    put(&layout, &bytes[..end]);
+
+    let says = format!("a layout of node a ends within a batch at byte {end}");
+    let report = in_json(&login, &shared);
+    let problems = texts(&file(&report, "cut")["problems"]).join("; ");
+    assert!(problems.contains(&says), "{problems}");
+    assert_eq!(file(&report, "cut")["published"][0]["bytes"], 2000);
+    assert_eq!(
+        file(&report, "whole")["problems"].as_array().map(Vec::len),
+        Some(0)
+    );
+    let said = in_text(&login, &shared);
+    table(&said, "file");
+    assert!(said.contains(&format!("    {says}")), "{said}");
+
+    let out = adopt(&login, &shared, &["--json"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    let report = json(&out);
+    assert_eq!(texts(&report["adopted"]), ["cut", "whole"]);
+    let problems = texts(&report["problems"]).join("; ");
+    assert!(problems.contains(&says), "{problems}");
+    for name in ["cut", "whole"] {
+        assert_same(name, &get(shared.canonical(name)), &whole);
+    }
+    a.start();
+    let own = format!("this node's layout of it ends within a batch at byte {end}");
+    nodes_pair::until_logged(&a, &[&own]);
+    a.finish();
 }
 
 /// A backing that nobody mounted, one that is not there, and somebody who may not look: one sentence each.

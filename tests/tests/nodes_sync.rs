@@ -39,7 +39,8 @@ fn an_announcement_of_a_dead_node() {
         let missed = opened.is_err();
         if missed {
             assert_eq!(errno(opened, "open"), libc::ETIMEDOUT);
-            assert!(took < Duration::from_secs(30), "{took:?}");
+            // The timeout, and what a busy machine may add to it.
+            assert!(took < Duration::from_secs(1 + 10), "{took:?}");
             assert!(cluster.bay(1).log().contains("n0"), "the node is named");
         }
         cluster.bay_mut(0).start();

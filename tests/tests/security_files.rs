@@ -1,9 +1,13 @@
 //! S8 with two unprivileged users beside root, on one mount: nobody gets at the other's data, and the
 //! rules about directories and mode bits hold although data takes another way.
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
+mod nodes_pair;
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
+use forebay_tests::cli::{FAILED, code};
 use forebay_tests::sys::{self, errno};
 use forebay_tests::users::{ALICE, BOB, TEAM, as_user};
+use nodes_pair::{MIB, Shared};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
@@ -286,9 +290,35 @@ fn privileged_attributes() {
     });
 }
 
-/// S8.9: the drain writes as the owner; a file that the owner cannot reach is still drained.
+/// S8.9: "The drain and `recover` act as the owner of the file, never as root": what the file system below keeps
+/// for root is not for Alice's data. That is said, nothing is lost, and with room it comes.
 #[test]
 fn the_drain_writes_as_the_owner() {
+    for nodes in ["one", "many"] {
+        let shared = Shared::with_reserve(64 * MIB as u64, 40);
+        let mut bay = shared.node("n", Drain::Never);
+        bay.set("nodes", nodes).allow_log("No space left");
+        bay.start();
+        let want = vec![5u8; 8 * MIB];
+        create_as(ALICE, &bay.path("f"), 0o600, &want);
+        let filler = shared.fill(2 * want.len() as u64);
+        let path = bay.path("f");
+        let out = bay.run(["drain".as_ref(), path.as_os_str(), "--timeout=60s".as_ref()]);
+        assert_eq!(code(&out), FAILED, "{nodes}: {}", text(&out));
+        assert!(text(&out).contains("No space left"), "{}", text(&out));
+        assert_same("nothing is lost", &get(&path), &want);
+        fs::remove_file(&filler).expect("make room");
+        bay.drain();
+        assert_same("canonical", &get(shared.canonical("f")), &want);
+        let meta = fs::metadata(shared.canonical("f")).expect("stat");
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (ALICE, 0o600));
+        bay.finish();
+    }
+}
+
+/// S8.9: a file that its owner cannot reach is drained all the same.
+#[test]
+fn the_drain_reaches_what_its_owner_does_not() {
     with(Drain::Never, |bay| {
         fs::create_dir(bay.path("closed")).expect("mkdir");
         chmod(&bay.path("closed"), 0o777);

@@ -2,6 +2,7 @@
 
 use super::Overlay;
 use crate::backing::canonical::{open_as_owner, seems_gone};
+use crate::backing::sys;
 use layout_index::{DiskFile, File, FileId};
 use std::ffi::OsString;
 use std::io;
@@ -27,6 +28,11 @@ impl Overlay {
     /// searched for. `None` when it is certainly gone. May wait.
     pub fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
         if let Some(inode) = self.inodes.get_by_id(&file.id()) {
+            match sys::glance(inode.fd()) {
+                Ok(seen) if self.removed_elsewhere(&inode, seen.nlink) => return Ok(None),
+                Err(e) if !seems_gone(&e) => return Err(e),
+                _ => {}
+            }
             match open_as_owner(inode.fd()) {
                 Err(e) if seems_gone(&e) => {}
                 opened => return opened.map(Some),

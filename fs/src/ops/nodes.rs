@@ -16,7 +16,8 @@
 //! Nothing is kept here. An announcement that was made is fulfilled by the next start of the store.
 
 use super::Overlay;
-use crate::backing::{canonical, sys};
+use crate::backing::canonical;
+use crate::backing::sys::{self, Stat};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
@@ -69,11 +70,14 @@ fn not_published(error: StickyError) -> FsError {
 }
 
 fn look(fd: BorrowedFd<'_>) -> std::io::Result<Canonical> {
-    let stat = sys::stat(fd)?;
-    Ok(Canonical {
+    Ok(canonical_of(&sys::stat(fd)?))
+}
+
+fn canonical_of(stat: &Stat) -> Canonical {
+    Canonical {
         size: stat.size,
         uid: stat.uid,
-    })
+    }
 }
 
 impl Overlay {
@@ -119,10 +123,15 @@ impl Overlay {
     /// removed one would be lost. Gives the time of the file's last change below.
     pub(super) fn still_named(&self, inode: &Inode, canonical: BorrowedFd<'_>) -> Result<Time> {
         let seen = sys::glance(canonical)?;
-        if self.others.is_some() && !inode.is_unlinked() && seen.nlink == 0 {
+        if self.removed_elsewhere(inode, seen.nlink) {
             return Err(FsError::Stale(inode.node));
         }
         Ok(seen.ctime)
+    }
+
+    /// A file without a name that this node has not removed. What is left of it is dropped (S2.6).
+    pub(super) fn removed_elsewhere(&self, inode: &Inode, links: u32) -> bool {
+        links == 0 && self.others.is_some() && !inode.is_unlinked()
     }
 
     /// For handles that use the canonical file itself.
@@ -253,9 +262,12 @@ impl Overlay {
     /// it is gone for certain.
     pub fn look_canonical(&self, file: &File) -> std::io::Result<Canonical> {
         if let Some(inode) = self.inodes.get_by_id(&file.id()) {
-            match look(inode.fd()) {
+            match sys::stat(inode.fd()) {
                 Err(e) if canonical::seems_gone(&e) => {}
-                looked => return looked,
+                Ok(stat) if self.removed_elsewhere(&inode, stat.nlink) => {
+                    return Err(std::io::Error::from_raw_os_error(libc::ENOENT));
+                }
+                looked => return Ok(canonical_of(&looked?)),
             }
         }
         match self.backing.find(file.id(), &file.hint())? {

@@ -58,6 +58,8 @@ pub struct Config {
     pub power: u8,
     /// Pauses past the lease of all nodes together.
     pub pauses: u8,
+    /// Appends that do not come back, of all nodes together: one for a node at the most.
+    pub hangs: u8,
     /// Nodes that may crash, lose their power or pause.
     pub frail: u8,
     /// Nodes that may take terms and domains.
@@ -88,6 +90,7 @@ impl Config {
             crashes: 0,
             power: 0,
             pauses: 0,
+            hangs: 0,
             frail: 0xff,
             drainers: 0xff,
             reclaimers: 0xff,

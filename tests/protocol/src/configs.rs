@@ -1,6 +1,7 @@
 //! The configurations: together they have every operation with two nodes and with three.
 
 mod power;
+mod seals;
 
 use crate::config::{Config, Op};
 
@@ -36,6 +37,9 @@ pub fn all() -> Vec<Config> {
         adopt2(),
         unlink2(),
         mixed3(),
+        seals::seal2(),
+        seals::seal_crash2(),
+        seals::seal3(),
         power::grow2(),
         power::grow3(),
         power::power2(),

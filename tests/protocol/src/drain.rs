@@ -38,6 +38,7 @@ impl State {
     fn anything_to_drain(&self, n: usize, config: &Config) -> bool {
         self.plan.term > self.base.term
             || self.lens != self.base.lens
+            || self.late_in_sight() & !self.base.late != 0
             || (config.alone && !self.nodes[n].store.is_empty())
     }
 
@@ -203,6 +204,7 @@ impl State {
         let cover = Cover {
             term,
             lens: found.lens,
+            late: found.late,
         };
         match self.nodes[n].drain {
             Drain::Cut => {
@@ -309,7 +311,12 @@ impl State {
         if attempt == TRIES || (attempt > 0 && !self.dead(claims[attempt - 1], n)) {
             return false;
         }
-        let event = self.merge(&self.base, &self.plan).cells[domain as usize];
+        // Who works looks at the directory first, and forgets what is sealed by then.
+        let plan = Cover {
+            late: self.plan.late & (self.base.late | self.late_in_sight()),
+            ..self.plan
+        };
+        let event = self.merge(&self.base, &plan).cells[domain as usize];
         self.nodes[n].work = Work {
             phase: WorkPhase::Take,
             domain,
@@ -386,8 +393,13 @@ impl State {
             self.plan.lens[n]
         };
         let adopts = by != n && rules.adoption_leaves_layouts;
-        let removed = if adopts { self.emptied[n] } else { self.gone[n] };
-        let needed = by == n && self.nodes[n].sent_at != 0 && rules.reclaim_after_forget;
+        let removed = if adopts {
+            self.emptied[n]
+        } else {
+            self.gone[n]
+        };
+        let needed = by == n && self.nodes[n].sent_at != 0 && rules.reclaim_after_forget
+            || self.late[n].is_some_and(|late| !late.sealed);
         if removed == self.lens[n] || covered < self.lens[n] || needed {
             return false;
         }
@@ -397,6 +409,7 @@ impl State {
         self.emptied[n] = self.lens[n];
         if !adopts {
             self.gone[n] = self.lens[n];
+            self.drop_late(n);
             self.vanish(n);
         }
         true

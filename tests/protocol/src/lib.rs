@@ -6,6 +6,7 @@
 mod config;
 mod configs;
 mod drain;
+mod late;
 mod look;
 mod model;
 mod power;

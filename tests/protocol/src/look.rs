@@ -5,7 +5,7 @@
 
 use crate::config::{CELLS, Config, NODES};
 use crate::state::{
-    Bytes, Cover, Drain, EVENT_RANGE, Mode, NO_CUT, State, View, WorkPhase, bad, bit,
+    Batch, Bytes, Cover, Drain, EVENT_RANGE, Mode, NO_CUT, State, View, WorkPhase, bad, bit,
 };
 
 /// Where a reader with some view finds a cell.
@@ -22,6 +22,7 @@ impl State {
     pub fn fresh_view(&self) -> View {
         View {
             lens: self.lens,
+            late: self.base.late | self.late_in_sight(),
             base: self.base,
             plan: self.plan,
         }
@@ -30,16 +31,20 @@ impl State {
     /// The newest of a cell in a view, by the order of all batches.
     pub fn find(&self, view: &View, cell: usize) -> Found {
         let mut newest = None;
+        let mut add = |order, batch: &Batch| {
+            let event = batch.bytes.cells[cell];
+            if event != 0 && newest.is_none_or(|(found, _)| found < order) {
+                newest = Some((order, event));
+            }
+        };
         for m in 0..NODES {
             for k in view.base.lens[m]..view.lens[m] {
                 let batch = &self.layouts[m][k as usize];
-                if batch.bytes.cells[cell] == 0 {
-                    continue;
-                }
-                let order = (k >= view.plan.lens[m], batch.epoch, m, k);
-                if newest.is_none_or(|(found, _)| found < order) {
-                    newest = Some((order, batch.bytes.cells[cell]));
-                }
+                add((k >= view.plan.lens[m], batch.epoch, m, k), batch);
+            }
+            if let Some(batch) = self.late_of(m, view.late & !view.base.late) {
+                let above = view.plan.late & (1 << m) == 0;
+                add((above, batch.epoch, m, u8::MAX), &batch);
             }
         }
         match newest {
@@ -81,10 +86,12 @@ impl State {
             lens: std::array::from_fn(|m| {
                 view.base.lens[m].max(view.plan.lens[m].min(view.lens[m]))
             }),
+            late: view.base.late | (view.plan.late & view.late),
             ..view.plan
         };
         let seen = Cover {
             lens: view.lens,
+            late: view.late,
             ..view.base
         };
         let older = self.merge(&view.base, &base);
@@ -118,18 +125,26 @@ impl State {
 
     /// All batches beyond a base and up to a cover, in their order, as one.
     pub fn merge(&self, base: &Cover, cover: &Cover) -> Bytes {
-        let mut batches: Vec<(u8, usize, u8)> = Vec::new();
-        for m in 0..NODES {
-            for k in base.lens[m]..cover.lens[m] {
-                batches.push((self.layouts[m][k as usize].epoch, m, k));
-            }
-        }
-        batches.sort_unstable();
         let mut merged = Bytes::default();
-        for (_, m, k) in batches {
-            merged.apply(&self.layouts[m][k as usize].bytes);
+        for (_, batch) in self.in_order(base, cover) {
+            merged.apply(&batch.bytes);
         }
         merged
+    }
+
+    fn in_order(&self, base: &Cover, cover: &Cover) -> Vec<((u8, usize, u8), Batch)> {
+        let mut batches = Vec::new();
+        for m in 0..NODES {
+            for k in base.lens[m]..cover.lens[m] {
+                let batch = self.layouts[m][k as usize];
+                batches.push(((batch.epoch, m, k), batch));
+            }
+            if let Some(batch) = self.late_of(m, cover.late & !base.late) {
+                batches.push(((batch.epoch, m, u8::MAX), batch));
+            }
+        }
+        batches.sort_unstable_by_key(|(order, _)| *order);
+        batches
     }
 
     /// Cuts the canonical file, as step 2 of a round does: each cell beyond it is then as the newest truncate left it.
@@ -147,16 +162,10 @@ impl State {
     }
 
     fn newest_cut(&self, base: &Cover, cover: &Cover, cell: usize) -> u8 {
-        let mut newest = ((0, 0, 0), self.canon[cell]);
-        for m in 0..NODES {
-            for k in base.lens[m]..cover.lens[m] {
-                let batch = &self.layouts[m][k as usize];
-                if batch.bytes.cut as usize <= cell && (batch.epoch, m, k) >= newest.0 {
-                    newest = ((batch.epoch, m, k), batch.bytes.cut_event);
-                }
-            }
-        }
-        newest.1
+        let batches = self.in_order(base, cover);
+        let cuts = batches.iter().filter(|(_, b)| b.bytes.cut as usize <= cell);
+        cuts.last()
+            .map_or(self.canon[cell], |(_, batch)| batch.bytes.cut_event)
     }
 
     /// Whether an event of the set covers the cell and came after `event`.

@@ -23,6 +23,10 @@ pub enum Step {
     Sleep,
     /// It looks at its lease.
     NoticeLapse,
+    /// An append does not come back.
+    Hang,
+    /// And comes true.
+    Land,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +94,12 @@ impl Config {
                 s.notice_lapse(n, self);
                 true
             }
+            Step::Hang => {
+                s.hangs += 1;
+                s.hang(n, self);
+                true
+            }
+            Step::Land => s.land(n),
         }
     }
 
@@ -97,7 +107,8 @@ impl Config {
     fn publishes(&self, s: &State, action: Action) -> bool {
         let node = &s.nodes[action.node as usize];
         match action.step {
-            Step::Publish => node.publish == Publish::Append,
+            Step::Publish => matches!(node.publish, Publish::Append | Publish::Repeat(_)),
+            Step::Land => true,
             Step::Drain => matches!(node.drain, Drain::Stripe { .. }),
             Step::Program => self.op(s, action.node as usize) == Some(Op::Unlink),
             _ => false,
@@ -111,6 +122,9 @@ impl Config {
         push(Step::Background);
         if node.publish != Publish::Idle {
             push(Step::Publish);
+        }
+        if node.publish == Publish::Append && s.hangs < self.hangs {
+            push(Step::Hang);
         }
         if drains && (node.drain != Drain::Idle || !node.lapsed) {
             push(Step::Drain);
@@ -250,7 +264,10 @@ impl Config {
         let mut actions = Vec::new();
         self.actions(s, &mut actions);
         !actions.into_iter().any(|a| {
-            let fault = matches!(a.step, Step::Crash | Step::PowerFailure(_) | Step::Sleep);
+            let fault = matches!(
+                a.step,
+                Step::Crash | Step::PowerFailure(_) | Step::Sleep | Step::Hang | Step::Land
+            );
             !fault && self.next_state(s, a).is_some()
         })
     }
@@ -292,6 +309,9 @@ impl Model for Config {
                     step,
                 })
             };
+            if s.late[n].is_some_and(|late| !late.landed) {
+                push(Step::Land);
+            }
             match s.nodes[n].mode {
                 Mode::Up => self.steps_up(s, n, &mut push),
                 Mode::Down if self.restarts => push(Step::Restart),

@@ -205,29 +205,11 @@ impl State {
                 self.nodes[n].publish = Publish::Append;
             }
             Publish::Append => {
-                let len = self.lens[n] as usize;
-                assert!(len < BATCHES, "a configuration has too many batches");
-                let seen = self.largest_epoch(n);
-                let epoch = if rules.epoch_above_seen { seen + 1 } else { 1 };
-                let mut bytes = self.nodes[n].sending;
-                if !rules.growth_is_published {
-                    let last = bytes
-                        .cells
-                        .iter()
-                        .rposition(|&event| self.unit(event).is_some());
-                    bytes.growth = last.map_or(0, |last| last as u8 + 1);
-                    bytes.grow_event = 0;
-                }
-                self.layouts[n][len] = Batch { epoch, bytes };
-                self.lens[n] += 1;
-                self.nodes[n].sent_at = self.lens[n];
-                if config.power > 0 {
-                    self.nodes[n].synced_at = self.lens[n];
-                }
-                self.nodes[n].view.lens[n] = self.lens[n];
-                self.note_seen(n);
-                self.nodes[n].publish = Publish::Forget;
+                let batch = self.next_batch(n, config);
+                self.append(n, batch, config);
             }
+            Publish::Seal(batch) => self.seal(n, batch),
+            Publish::Repeat(batch) => self.append(n, batch, config),
             Publish::Forget => {
                 self.forget(n);
                 if rules.stamp_after_append {
@@ -248,6 +230,37 @@ impl State {
             }
         }
         true
+    }
+
+    /// What `sending` is as a batch.
+    pub fn next_batch(&self, n: usize, config: &Config) -> Batch {
+        let rules = &config.rules;
+        let seen = self.largest_epoch(n);
+        let epoch = if rules.epoch_above_seen { seen + 1 } else { 1 };
+        let mut bytes = self.nodes[n].sending;
+        if !rules.growth_is_published {
+            let last = bytes
+                .cells
+                .iter()
+                .rposition(|&event| self.unit(event).is_some());
+            bytes.growth = last.map_or(0, |last| last as u8 + 1);
+            bytes.grow_event = 0;
+        }
+        Batch { epoch, bytes }
+    }
+
+    fn append(&mut self, n: usize, batch: Batch, config: &Config) {
+        let len = self.lens[n] as usize;
+        assert!(len < BATCHES, "a configuration has too many batches");
+        self.layouts[n][len] = batch;
+        self.lens[n] += 1;
+        self.nodes[n].sent_at = self.lens[n];
+        if config.power > 0 {
+            self.nodes[n].synced_at = self.lens[n];
+        }
+        self.nodes[n].view.lens[n] = self.lens[n];
+        self.note_seen(n);
+        self.nodes[n].publish = Publish::Forget;
     }
 
     /// What it has read of others may not be stamped, and it is about to publish on top of that.
@@ -326,6 +339,7 @@ impl State {
 
     /// The store is opened again: its own layout says whether what it was sending is published, and may not be stamped.
     pub fn restart(&mut self, n: usize, config: &Config) {
+        self.find_late(n, config);
         let known = self.nodes[n].sent_at > self.gone[n];
         let stamps = config.rules.restart_stamps && self.lens[n] > self.gone[n];
         let node = &mut self.nodes[n];

@@ -51,12 +51,15 @@ impl State {
                 scan.found.base = self.base;
                 scan.found.plan = self.plan;
                 scan.found.lens = self.base.lens;
+                scan.found.late = self.base.late;
                 scan.vanished = false;
+                (scan.sealed, scan.second) = self.list_seals(config);
                 scan.phase = self.next_read(n, 0, config);
             }
             ScanPhase::Read(m) => {
-                self.nodes[n].unstamped |= self.lens[m as usize] > self.nodes[n].view.lens[m as usize];
-                scan.found.lens[m as usize] = self.lens[m as usize];
+                self.read_layout(m as usize, &mut scan);
+                let known = self.nodes[n].view.lens[m as usize];
+                self.nodes[n].unstamped |= scan.found.lens[m as usize] > known;
                 scan.phase = self.next_read(n, m as usize + 1, config);
             }
             ScanPhase::Stat => {
@@ -67,7 +70,7 @@ impl State {
                     scan.phase = ScanPhase::List;
                     scan.same = true;
                 } else {
-                    self.complete_scan(n, who, &scan);
+                    self.complete_scan(n, who, &scan, config);
                     return Some(true);
                 }
             }
@@ -79,12 +82,16 @@ impl State {
     /// The next layout that the listing shows, from `m` on.
     fn next_read(&self, n: usize, m: usize, config: &Config) -> ScanPhase {
         (m..config.nodes())
-            .find(|&m| m != n && self.lens[m] > self.gone[m])
+            .find(|&m| m != n && (self.lens[m] > self.gone[m] || self.late[m].is_some()))
             .map_or(ScanPhase::Stat, |m| ScanPhase::Read(m as u8))
     }
 
-    fn complete_scan(&mut self, n: usize, who: Who, scan: &Scan) {
-        self.nodes[n].view.merge(&scan.found);
+    fn complete_scan(&mut self, n: usize, who: Who, scan: &Scan, config: &Config) {
+        let sealed = match config.rules.seal_is_remembered {
+            true => scan.sealed,
+            false => 0,
+        };
+        self.nodes[n].view.merge(&scan.found, sealed);
         if who == Who::Program {
             self.nodes[n].stamp_known = scan.same;
         }
@@ -98,7 +105,7 @@ impl State {
     }
 
     /// Ghost: whoever has a batch in its view has seen its events and what they had seen, and must see no less than what
-    /// came before them.
+    /// came before them. Of a late batch that is not so: it may be gone again, and its close has not returned.
     pub fn note_seen(&mut self, n: usize) {
         for m in NODES_RANGE {
             for k in 0..self.nodes[n].view.lens[m] {

@@ -112,6 +112,14 @@ rules! {
     fsync_syncs_log,
     /// Intents of a store that has nothing more of the file are ended by its next start.
     clean_store_ends_intents,
+    /// A layout with an append that did not come back is sealed before the same batch goes to another.
+    sealed_before_repeated,
+    /// Nothing is read behind a seal.
+    nothing_behind_a_seal,
+    /// What was read there before is forgotten when the seal is seen.
+    seal_is_remembered,
+    /// A restart takes nothing behind a seal for published.
+    restart_heeds_seal,
     /// A batch carries growth that has no bytes.
     growth_is_published,
     /// A round sets the size of the canonical file.

@@ -156,19 +156,34 @@ pub struct Batch {
 pub struct Cover {
     pub term: u8,
     pub lens: [u8; NODES],
+    /// Nodes whose late batch ([`Late`]) is in it.
+    pub late: u8,
+}
+
+/// An append that did not come back and may come true at any time. Its node's batches from `at` on are in a second layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Late {
+    pub batch: Batch,
+    /// Batches before it in its layout.
+    pub at: u8,
+    pub landed: bool,
+    pub sealed: bool,
 }
 
 /// What a node knows of the shared directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct View {
     pub lens: [u8; NODES],
+    /// Nodes whose late batch was read before anybody could know that it does not count.
+    pub late: u8,
     pub base: Cover,
     pub plan: Cover,
 }
 
 impl View {
-    /// Takes what another look found; both only grow.
-    pub fn merge(&mut self, other: &Self) {
+    /// Takes what another look found; both only grow, but for late batches that are behind a seal.
+    pub fn merge(&mut self, other: &Self, sealed: u8) {
+        self.late = (self.late | other.late) & !sealed;
         for m in 0..NODES {
             self.lens[m] = self.lens[m].max(other.lens[m]);
         }
@@ -181,7 +196,7 @@ impl View {
     }
 
     pub fn beyond_base(&self, m: usize) -> bool {
-        self.lens[m] > self.base.lens[m]
+        self.lens[m] > self.base.lens[m] || self.late & !self.base.late & (1 << m) != 0
     }
 }
 
@@ -203,6 +218,10 @@ pub struct Scan {
     pub same: bool,
     /// A layout that was listed was gone.
     pub vanished: bool,
+    /// Nodes whose first layout was sealed, or had nothing late, when it was listed.
+    pub sealed: u8,
+    /// Nodes whose second layout was listed.
+    pub second: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -212,6 +231,10 @@ pub enum Publish {
     Refresh,
     Announce,
     Append,
+    /// An append did not come back: its layout is to end before it.
+    Seal(Batch),
+    /// The same batch goes to another layout.
+    Repeat(Batch),
     Forget,
     Stamp,
     Intents,
@@ -353,6 +376,7 @@ pub struct State {
     pub nodes: [Node; NODES],
     pub layouts: [[Batch; BATCHES]; NODES],
     pub lens: [u8; NODES],
+    pub late: [Option<Late>; NODES],
     /// Batches of each node whose layout was removed.
     pub gone: [u8; NODES],
     /// Batches of each node whose subfiles were removed.
@@ -374,6 +398,7 @@ pub struct State {
     pub crashes: u8,
     pub power: u8,
     pub pauses: u8,
+    pub hangs: u8,
     /// Ghost: all events; index 0 is unused.
     pub events: [Event; EVENTS + 1],
     /// Ghost: events whose close, fsync or unlock has returned.
@@ -397,6 +422,7 @@ impl Default for State {
             nodes: Default::default(),
             layouts: Default::default(),
             lens: [0; NODES],
+            late: [None; NODES],
             gone: [0; NODES],
             emptied: [0; NODES],
             intents: [0; NODES],
@@ -414,6 +440,7 @@ impl Default for State {
             crashes: 0,
             power: 0,
             pauses: 0,
+            hangs: 0,
             events: Default::default(),
             returned: 0,
             lost: 0,

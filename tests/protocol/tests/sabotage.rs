@@ -43,6 +43,10 @@ const TABLE: &[(&str, &str)] = &[
     ("forget_synced_before_reclaim", "power-reclaim-2"),
     ("fsync_syncs_log", "power-2"),
     ("clean_store_ends_intents", "power-2"),
+    ("sealed_before_repeated", "seal-2"),
+    ("nothing_behind_a_seal", "seal-2"),
+    ("seal_is_remembered", "seal-2"),
+    ("restart_heeds_seal", "seal-crash-2"),
     ("growth_is_published", "grow-2"),
     ("round_sets_size", "grow-2"),
 ];

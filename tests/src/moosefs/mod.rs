@@ -39,6 +39,11 @@ const EXPORTS: &str = "exports.cfg";
 /// What clients may do, in the words of `mfsexports.cfg`, unless [`MooseFs::export`] says otherwise.
 pub const ALL_RIGHTS: &str = "rw,alldirs,admin,maproot=0:0";
 const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
+/// How long the master keeps the session of a client that is gone without a word.
+const SUSTAINED: Duration = Duration::from_secs(60);
+/// After so much time it has given it up for certain: it looks every ten seconds, but not in its own first
+/// two minutes.
+pub const GIVEN_UP: Duration = SUSTAINED.saturating_add(Duration::from_secs(120 + 20));
 /// A test that hangs in a mount this long loses the mount.
 const MOUNT_LIMIT: Duration = Duration::from_secs(240);
 
@@ -155,6 +160,8 @@ impl MooseFs {
             ("CHUNKS_LOOP_MIN_TIME", "60"),
             ("CHUNKS_SOFT_DEL_LIMIT", "200"),
             ("CHUNKS_HARD_DEL_LIMIT", "500"),
+            // The shortest, too: how long what a dead client held is kept for it (for a day, else).
+            ("SESSION_SUSTAIN_TIME", &SUSTAINED.as_secs().to_string()),
         ]);
         for (service, port) in [("ML", 19419), ("CS", 19420), ("CL", MASTER_PORT)] {
             writeln!(config, "MATO{service}_LISTEN_HOST = {}", net::MASTER).expect("a string");

@@ -4,10 +4,11 @@
 //!
 //! One node at a time changes a file, from a sync point that refreshes (open, fsync, lock) to one
 //! that publishes (close, fsync, unlock); or several do, in ranges that do not touch. So between
-//! two such turns every file has exactly one content that every node is promised to show, and all
-//! of them are asked. Daemons are killed and started again in between, within turns and while
-//! others look.
+//! two such turns, and after each sync point of a turn that one node has for itself, every file has
+//! exactly one content that every node is promised to show, and all of them are asked. Daemons are
+//! killed and started again in between, within turns and while others look.
 
+mod below;
 mod content;
 mod names;
 mod shares;
@@ -15,4 +16,4 @@ mod turn;
 mod world;
 
 pub use content::Content;
-pub use world::World;
+pub use world::{Counts, World};

@@ -63,6 +63,7 @@ impl World {
         if self.files[id].links == 0 {
             // What other nodes see of an open file that has no name is not promised.
             self.held.retain(|held| held.id != id);
+            self.resting.remove(&id);
         }
     }
 
@@ -71,7 +72,7 @@ impl World {
         for name in super::world::NAMES {
             let want = self.names.contains_key(name);
             for (node, path) in self.cluster.paths(name).iter().enumerate() {
-                self.checks += 1;
+                self.counts.checks += 1;
                 let found = fs::symlink_metadata(path).is_ok();
                 assert_eq!(found, want, "whether node {node} has a file {name}");
             }

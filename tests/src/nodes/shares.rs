@@ -90,7 +90,7 @@ impl World {
         let mut open = None;
         for (node, share) in shares.into_iter().enumerate() {
             let share = self.require(id, node, share);
-            self.operations += share.done.len() as u64;
+            self.counts.operations += share.done.len() as u64;
             for did in share.done {
                 self.files[id].note(format!("node {node} did {did}"));
                 self.apply(id, &did);

@@ -8,7 +8,8 @@ use crate::wait::{LONG, wait_until};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// The most operations of a turn, less one. All nodes look at the whole file after each turn.
+/// The most operations of a turn, less one. All nodes look at the whole file after each turn, and after
+/// each sync point in it.
 const STEPS: u64 = 20;
 
 /// A node's turn at a file.
@@ -175,11 +176,7 @@ impl World {
                 self.files[id].punch(at, len);
                 turn.changed = true;
             }
-            85..90 => {
-                self.note(id, node, "fsync".into());
-                let done = turn.file.sync_all().map_err(|e| format!("fsync: {e}"));
-                self.require(id, node, done);
-            }
+            85..90 => self.sync(turn, "fsync"),
             90..95 => {
                 self.note(id, node, "fstat".into());
                 let meta = turn.file.metadata().map_err(|e| format!("fstat: {e}"));
@@ -196,10 +193,27 @@ impl World {
         }
     }
 
+    fn sync(&mut self, turn: &mut Turn, what: &str) {
+        self.date(turn);
+        self.note(turn.id, turn.node, what.into());
+        let done = turn.file.sync_all().map_err(|e| format!("fsync: {e}"));
+        self.require(turn.id, turn.node, done);
+        self.look_around(turn);
+    }
+
     fn unlock(&mut self, turn: &mut Turn, how: How) {
+        self.date(turn);
         self.note(turn.id, turn.node, format!("unlock {how:?}"));
         let done = unlock(&turn.file, how).map_err(|e| format!("unlock: {e}"));
         self.require(turn.id, turn.node, done);
+        self.look_around(turn);
+    }
+
+    /// What was just published is on every node. Its own is left out while it holds a process lock: closing
+    /// another handle would give that up.
+    fn look_around(&mut self, turn: &Turn) {
+        let own = (turn.locked == Some(How::Posix)).then_some(turn.node);
+        self.check_within_turn(turn.id, own);
     }
 
     /// `kill -9` with an open file: what was acknowledged is there when the node is back, and
@@ -239,9 +253,7 @@ impl World {
             told = true;
         }
         if !told && self.rng.one_in(4) {
-            self.note(id, node, "fsync at the end".into());
-            let done = turn.file.sync_all().map_err(|e| format!("fsync: {e}"));
-            self.require(id, node, done);
+            self.sync(&mut turn, "fsync at the end");
             told = true;
         }
         let hold = told && turn.may_hold && turn.locked.is_none() && self.held.len() < 6;
@@ -293,7 +305,6 @@ impl World {
                 }
             }
             let turn = &mut turns[at];
-            self.date(turn);
             if let Some(how) = turn.locked.take() {
                 self.unlock(turn, how);
             }

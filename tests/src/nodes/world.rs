@@ -4,6 +4,7 @@ use super::content::Content;
 use crate::cluster::Cluster;
 use crate::rng::Rng;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -21,17 +22,51 @@ pub(super) struct Held {
     pub writable: bool,
 }
 
+/// What a run was made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// What nodes were asked to do, and did.
+    pub operations: u64,
+    /// Looks at whole files and at names, which only compare.
+    pub checks: u64,
+    pub kills: u64,
+    /// Bytes that came into canonical files while nobody but the drain wrote them.
+    pub drained: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.operations += other.operations;
+        self.checks += other.checks;
+        self.kills += other.kills;
+        self.drained += other.drained;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts {
+            operations,
+            checks,
+            kills,
+            drained,
+        } = self;
+        write!(
+            f,
+            "{operations} operations, {checks} checks, {kills} kills, {drained} bytes drained meanwhile"
+        )
+    }
+}
+
 pub struct World {
     pub(super) cluster: Cluster,
     pub(super) rng: Rng,
     pub(super) names: BTreeMap<&'static str, usize>,
     pub(super) files: Vec<Content>,
     pub(super) held: Vec<Held>,
-    /// What nodes were asked to do, and did.
-    pub(super) operations: u64,
-    /// Looks at whole files and at names, which only compare.
-    pub(super) checks: u64,
-    kills: u64,
+    pub(super) counts: Counts,
+    /// Canonical files as they were when the last turn at them was over.
+    pub(super) resting: BTreeMap<usize, Vec<u8>>,
     turns: BTreeMap<&'static str, u64>,
 }
 
@@ -43,22 +78,19 @@ impl World {
             names: BTreeMap::new(),
             files: Vec::new(),
             held: Vec::new(),
-            operations: 0,
-            checks: 0,
-            kills: 0,
+            counts: Counts::default(),
+            resting: BTreeMap::new(),
             turns: BTreeMap::new(),
         }
     }
 
-    pub fn operations(&self) -> u64 {
-        self.operations
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     pub fn summary(&self) -> String {
         let turns: Vec<String> = self.turns.iter().map(|(k, n)| format!("{n} {k}")).collect();
-        let (ops, checks, kills) = (self.operations, self.checks, self.kills);
-        let turns = turns.join(", ");
-        format!("{ops} operations, {checks} checks, {kills} kills; {turns}")
+        format!("{}; {}", self.counts, turns.join(", "))
     }
 
     /// One turn of some node, or of all of them.
@@ -89,25 +121,32 @@ impl World {
         (!all.is_empty()).then(|| *self.rng.pick(&all))
     }
 
+    /// One of the names of a file that has any.
+    pub(super) fn name_of(&self, id: usize) -> Option<&'static str> {
+        let mut names = self.names.iter();
+        names.find(|(_, i)| **i == id).map(|(name, _)| *name)
+    }
+
     pub(super) fn path(&self, node: usize, name: &str) -> PathBuf {
         self.cluster.bay(node).path(name)
     }
 
     /// An operation on a file.
     pub(super) fn note(&mut self, id: usize, node: usize, what: String) {
-        self.operations += 1;
+        self.counts.operations += 1;
         self.remark(id, node, what);
     }
 
     /// What else happened to it.
     pub(super) fn remark(&mut self, id: usize, node: usize, what: String) {
-        let number = self.operations;
+        self.wake(id);
+        let number = self.counts.operations;
         self.files[id].note(format!("{number}: node {node}: {what}"));
     }
 
     /// All of it through an open file.
     pub(super) fn check(&mut self, id: usize, node: usize, file: &File) {
-        self.checks += 1;
+        self.counts.checks += 1;
         let same = self.files[id].check(file);
         self.require(id, node, same);
     }
@@ -117,7 +156,7 @@ impl World {
         let names: Vec<_> = self.names.iter().filter(|(_, i)| **i == id).collect();
         panic!(
             "file {id} {names:?} on node {node}, after {} operations: {why}\nlast operations on it:\n  {}",
-            self.operations,
+            self.counts.operations,
             self.files[id].history()
         );
     }
@@ -129,9 +168,10 @@ impl World {
     /// Every node opens the file and must see all of it. Now and then one of them is killed and
     /// started again while the others look.
     pub(super) fn check_everywhere(&mut self, id: usize) {
-        let Some(name) = self.names.iter().find(|(_, i)| **i == id).map(|(n, _)| *n) else {
+        let Some(name) = self.name_of(id) else {
             return;
         };
+        self.rest(id);
         let victim = self.rng.one_in(40).then(|| self.some_node());
         let writable = self.rng.one_in(4);
         let paths = self.cluster.paths(name);
@@ -140,27 +180,35 @@ impl World {
         }
         let content = &self.files[id];
         let cluster = &mut self.cluster;
-        let results: Vec<(usize, Result<(), String>)> = std::thread::scope(|scope| {
-            let looks = paths.iter().enumerate().filter(|(n, _)| Some(*n) != victim);
-            let looks: Vec<_> = looks
-                .map(|(n, path)| (n, scope.spawn(move || content.check_at(path, writable))))
-                .collect();
+        let others = paths.iter().enumerate().filter(|(n, _)| Some(*n) != victim);
+        let mut results = look_on(content, others, writable, || {
             if let Some(victim) = victim {
                 cluster.restart(victim);
             }
-            let mut results: Vec<_> = looks
-                .into_iter()
-                .map(|(n, look)| (n, look.join().unwrap_or(Err("panicked".into()))))
-                .collect();
-            if let Some(victim) = victim {
-                results.push((victim, content.check_at(&paths[victim], writable)));
-            }
-            results
         });
         if let Some(victim) = victim {
+            results.push((victim, content.check_at(&paths[victim], writable)));
             self.remark(id, victim, "killed and started while others looked".into());
         }
-        self.checks += results.len() as u64;
+        self.judge(id, results);
+    }
+
+    /// The same in the middle of a turn, where nobody is killed; `without` one node, if there is one that
+    /// must not open it now.
+    pub(super) fn check_within_turn(&mut self, id: usize, without: Option<usize>) {
+        let Some(name) = self.name_of(id) else {
+            return;
+        };
+        let writable = self.rng.one_in(4);
+        let paths = self.cluster.paths(name);
+        let nodes = paths.iter().enumerate();
+        let nodes = nodes.filter(|(n, _)| Some(*n) != without);
+        let results = look_on(&self.files[id], nodes, writable, || {});
+        self.judge(id, results);
+    }
+
+    fn judge(&mut self, id: usize, results: Vec<Looked>) {
+        self.counts.checks += results.len() as u64;
         for (node, result) in results {
             self.require(id, node, result);
         }
@@ -169,7 +217,7 @@ impl World {
     /// Closes what is held open on the node.
     pub(super) fn before_kill(&mut self, node: usize) {
         self.held.retain(|held| held.node != node);
-        self.kills += 1;
+        self.counts.kills += 1;
     }
 
     fn kill_one(&mut self) -> &'static str {
@@ -231,7 +279,7 @@ impl World {
         let at = self.rng.below(self.held.len() as u64) as usize;
         let (node, id) = (self.held[at].node, self.held[at].id);
         self.note(id, node, "fsync and look through a held file".into());
-        self.checks += 1;
+        self.counts.checks += 1;
         let held = &self.held[at].file;
         let looked = held.sync_all().map_err(|e| format!("fsync: {e}"));
         let looked = looked.and_then(|()| self.files[id].check(held));
@@ -260,6 +308,28 @@ impl World {
         assert_eq!(there, want, "names in the backing");
         self.cluster
     }
+}
+
+/// A node, and what it found.
+type Looked = (usize, Result<(), String>);
+
+/// These nodes open the file side by side, and each compares all of it; `meanwhile` something happens.
+fn look_on<'a>(
+    content: &Content,
+    nodes: impl Iterator<Item = (usize, &'a PathBuf)>,
+    writable: bool,
+    meanwhile: impl FnOnce(),
+) -> Vec<Looked> {
+    std::thread::scope(|scope| {
+        let looks: Vec<_> = nodes
+            .map(|(n, path)| (n, scope.spawn(move || content.check_at(path, writable))))
+            .collect();
+        meanwhile();
+        looks
+            .into_iter()
+            .map(|(n, look)| (n, look.join().unwrap_or(Err("panicked".into()))))
+            .collect()
+    })
 }
 
 fn names_in(dir: &Path) -> Vec<String> {

@@ -7,18 +7,23 @@
 // Each test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
-use crate::nodes_pair::{Shared, in_background, in_time, list, logged, name_of, until};
-use forebay_tests::bay::{Bay, Drain, assert_same, get, put};
+use crate::nodes_pair::{
+    Shared, in_background, in_time, json, list, logged_behind, name_of, texts, until,
+};
+use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
+use forebay_tests::cli::{OK, code};
 use forebay_tests::sys;
 use forebay_tests::users::{ALICE, BOB, as_user};
 use layout_index::checksum;
 use layout_index::extent::SubUnit;
 use layout_index::layout::{Batch, BatchBuilder, HEADER_LEN, Head, LayoutId, Piece, SubfileRef};
 use layout_index::{ByteRange, Epoch, FileId, NodeId, Timestamp};
+use serde_json::Value;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// What Bob has, and nobody else may see or change.
 pub const SECRET: &[u8] = b"bob's secret: nobody else reads this, and nobody changes it.....";
@@ -40,6 +45,8 @@ pub struct Scene {
     pub want: Vec<u8>,
     /// Bob's, outside of the backing.
     pub secret: PathBuf,
+    /// Lines of `b`'s log that were there before the last forgery.
+    before: AtomicUsize,
 }
 
 impl Scene {
@@ -86,9 +93,23 @@ impl Scene {
             node,
             want,
             secret,
+            before: AtomicUsize::new(0),
         };
         assert_same("before", &scene.read().expect("read"), &scene.want);
+        scene.mark();
         scene
+    }
+
+    /// What `b` says from here on is about the next forgery.
+    pub fn mark(&self) {
+        let lines = self.b.log().lines().count();
+        self.before.store(lines, Ordering::Relaxed);
+    }
+
+    /// Whether `b` has said something with these words since then.
+    pub fn said(&self, words: &[&str]) -> bool {
+        let before = self.before.load(Ordering::Relaxed);
+        logged_behind(&self.b, before, words).is_some()
     }
 
     /// What Alice reads on node `b`: at most what a file of this test can have.
@@ -123,6 +144,7 @@ impl Scene {
 
     /// Puts a layout down and tells everybody.
     pub fn forge(&self, bytes: &[u8]) {
+        self.mark();
         put(self.layout_path(), bytes);
         self.stamp();
     }
@@ -137,15 +159,40 @@ impl Scene {
 
     /// Another stamp: everybody looks again.
     pub fn stamp(&self) {
-        use std::sync::atomic::{AtomicI64, Ordering};
         static NEXT: AtomicI64 = AtomicI64::new(1_234_567);
         let at = NEXT.fetch_add(1_000_000_007, Ordering::Relaxed);
         sys::set_times(&self.dir, at, at).expect("stamp");
     }
 
-    /// Reading gives an error or the right bytes, in time; the log says something with these words;
-    /// Bob's file is what it was; and the daemon does other work.
+    /// Reading gives an error or the right bytes, in time; the log says something with these words, of this
+    /// forgery; Bob's file is what it was; and the daemon does other work.
     pub fn judge(&self, what: &str, words: &[&str]) {
+        assert!(!words.is_empty(), "{what}: what is said of it?");
+        self.try_it(what);
+        until(&format!("{what}: the log says {words:?}"), || {
+            self.said(words)
+        });
+        self.goes_on(what);
+    }
+
+    /// The same of what no daemon has a reason to speak of: `forebay status --backing` does.
+    pub fn judge_by_status(&self, what: &str, words: &str) {
+        self.try_it(what);
+        let problems = self.problems();
+        assert!(problems.contains(words), "{what}: {words}: {problems}");
+        self.goes_on(what);
+    }
+
+    /// No forgery, or where nobody looks: all is as ever, and there is nothing to say.
+    pub fn judge_harmless(&self, what: &str) {
+        let got = self.read().unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_same(what, &got, &self.want);
+        self.drained_nothing(what);
+        assert!(!self.said(&["is damaged"]), "{what}: the log of b");
+        self.goes_on(what);
+    }
+
+    fn try_it(&self, what: &str) {
         match self.read() {
             Ok(got) => assert_same(what, &got, &self.want),
             Err(e) => assert_ne!(
@@ -154,12 +201,10 @@ impl Scene {
                 "{what}: the file is there"
             ),
         }
-        if !words.is_empty() {
-            until(&format!("{what}: the log says {words:?}"), || {
-                logged(&self.b, words).is_some()
-            });
-        }
         self.drained_nothing(what);
+    }
+
+    fn goes_on(&self, what: &str) {
         assert_eq!(get(&self.secret), SECRET, "{what}: Bob's file");
         put(self.b.path("other"), what.as_bytes());
         assert_eq!(get(self.b.path("other")), what.as_bytes(), "{what}");
@@ -198,6 +243,34 @@ impl Scene {
         self.stamp();
         let got = self.read().unwrap_or_else(|e| panic!("after {what}: {e}"));
         assert_same(&format!("after {what}"), &got, &self.want);
+        self.mark();
+    }
+
+    /// What `forebay status --backing` says of nodes and files.
+    fn report(&self) -> Value {
+        let backing = self.shared.backing();
+        let args = ["status".as_ref(), "--backing".as_ref(), backing.as_os_str()];
+        let mut command = self.a.forebay(args);
+        let out = command.arg("--json").output().expect("start forebay");
+        assert_eq!(code(&out), OK, "{}", text(&out));
+        json(&out)
+    }
+
+    /// What is wrong with files, by that.
+    pub fn problems(&self) -> String {
+        let report = self.report();
+        let files = report["files"].as_array().expect("files");
+        let all: Vec<String> = files.iter().flat_map(|f| texts(&f["problems"])).collect();
+        all.join("; ")
+    }
+
+    /// How a node is, by that: also what is wrong with its record.
+    pub fn state_of(&self, id: &str) -> String {
+        let report = self.report();
+        let nodes = report["nodes"].as_array().expect("nodes");
+        let node = nodes.iter().find(|node| node["id"] == id);
+        let node = node.unwrap_or_else(|| panic!("no node {id}: {report:#}"));
+        node["state"].as_str().expect("a state").to_owned()
     }
 
     pub fn finish(self) {

@@ -6,13 +6,15 @@
 // Each test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
-use forebay_tests::bay::{self, Bay, Drain};
+use forebay_tests::bay::{self, Bay, Drain, open_rw};
 use forebay_tests::loopfs::LoopFs;
+use forebay_tests::users::{BOB, as_user};
 use forebay_tests::wait::{LONG, wait_until};
-use forebay_tests::{daemon_log, prereq};
+use forebay_tests::{daemon_log, prereq, sys};
 use pfs_sim::{Builder, Sim};
 use serde_json::Value;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -24,6 +26,9 @@ pub const MIB: usize = 1 << 20;
 
 /// A test of this kind may take as long as this before its mounts are taken away.
 pub const LIMIT: Duration = Duration::from_secs(240);
+
+/// What a busy machine may add to a timeout that was set.
+pub const GRACE: Duration = Duration::from_secs(10);
 
 /// A directory that all nodes have as their backing. It outlives them.
 pub struct Shared {
@@ -78,6 +83,27 @@ impl Shared {
         };
         shared.open_to_all();
         shared
+    }
+
+    /// Bob takes all that is not for root alone, which is more than `least` bytes. Gives the file that has it.
+    pub fn fill(&self, least: u64) -> PathBuf {
+        let filler = self.canonical("filler");
+        as_user(BOB, &[], || {
+            let file = open_rw(&filler);
+            let full = (0..).find_map(|n| {
+                let done = sys::write_all_at(&file, &[1; 1 << 16], n << 16);
+                done.err()
+            });
+            let kind = full.expect("it fills up").kind();
+            assert!(
+                matches!(kind, ErrorKind::StorageFull | ErrorKind::Other),
+                "{kind}"
+            );
+        });
+        let free = nix::sys::statvfs::statvfs(&self.backing()).expect("statfs");
+        let for_root = free.blocks_free() * free.fragment_size();
+        assert!(for_root > least, "root has room: {for_root}");
+        filler
     }
 
     fn open_to_all(&self) {
@@ -258,8 +284,13 @@ pub fn until_logged(bay: &Bay, words: &[&str]) -> String {
 }
 
 pub fn logged(bay: &Bay, words: &[&str]) -> Option<String> {
+    logged_behind(bay, 0, words)
+}
+
+/// The same, behind so many lines.
+pub fn logged_behind(bay: &Bay, lines: usize, words: &[&str]) -> Option<String> {
     let log = daemon_log::read(&bay.log_file());
-    let mut lines = log.lines();
+    let mut lines = log.lines().skip(lines);
     let line = lines.find(|line| words.iter().all(|word| line.contains(word)));
     line.map(str::to_owned)
 }
@@ -276,6 +307,10 @@ pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static
 }
 
 pub fn in_time<T>(what: &str, result: Receiver<T>) -> T {
-    let result = result.recv_timeout(LONG);
-    result.unwrap_or_else(|e| panic!("{what} hangs, or failed: {e}"))
+    within(what, LONG, result)
+}
+
+pub fn within<T>(what: &str, limit: Duration, result: Receiver<T>) -> T {
+    let result = result.recv_timeout(limit);
+    result.unwrap_or_else(|e| panic!("{what} hangs for longer than {limit:?}, or failed: {e}"))
 }

@@ -93,7 +93,12 @@ mod tests {
     #[test]
     fn exactly_a_tenth() {
         let drawn = Contention::draw(7, 0, 16, 1 << 20, TENTH);
-        assert!(drawn.slow.iter().all(|slow| slow.bandwidth == (1 << 20) / 10));
+        assert!(
+            drawn
+                .slow
+                .iter()
+                .all(|slow| slow.bandwidth == (1 << 20) / 10)
+        );
     }
 
     #[test]
