@@ -46,7 +46,11 @@ impl Content {
         self.data.len() as u64
     }
 
+    /// No bytes do not make it longer.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         let (at, end) = (at as usize, at as usize + bytes.len());
         if self.data.len() < end {
             self.data.resize(end, 0);

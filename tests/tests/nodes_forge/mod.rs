@@ -23,7 +23,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
 /// What Bob has, and nobody else may see or change.
 pub const SECRET: &[u8] = b"bob's secret: nobody else reads this, and nobody changes it.....";
@@ -45,6 +45,8 @@ pub struct Scene {
     pub want: Vec<u8>,
     /// Bob's, outside of the backing.
     pub secret: PathBuf,
+    /// Of the forged layout.
+    generation: AtomicU32,
     /// Lines of `b`'s log that were there before the last forgery.
     before: AtomicUsize,
 }
@@ -93,6 +95,7 @@ impl Scene {
             node,
             want,
             secret,
+            generation: AtomicU32::new(FORGED),
             before: AtomicUsize::new(0),
         };
         assert_same("before", &scene.read().expect("read"), &scene.want);
@@ -128,12 +131,15 @@ impl Scene {
         LayoutId {
             file: self.id,
             node: self.node,
-            generation: FORGED,
+            generation: self.generation.load(Ordering::Relaxed),
         }
     }
 
     pub fn layout_path(&self) -> PathBuf {
-        self.dir.join(format!("l.{}.{FORGED:x}", self.node))
+        let LayoutId {
+            node, generation, ..
+        } = self.layout();
+        self.dir.join(format!("l.{node}.{generation:x}"))
     }
 
     /// A subfile that a forged layout names, whatever is there.
@@ -149,8 +155,9 @@ impl Scene {
         self.stamp();
     }
 
-    /// As [`Scene::forge`], of one batch.
+    /// As [`Scene::forge`], of one batch in a layout of its own: it can be read, so a round may have covered the last.
     pub fn forge_batch(&self, batch: &Batch) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
         let id = self.layout();
         let mut bytes = id.header(&[]).to_vec();
         bytes.extend(batch.encode(&id).expect("encode"));
