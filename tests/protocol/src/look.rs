@@ -163,8 +163,8 @@ impl State {
 
     fn newest_cut(&self, base: &Cover, cover: &Cover, cell: usize) -> u8 {
         let batches = self.in_order(base, cover);
-        let cuts = batches.iter().filter(|(_, b)| b.bytes.cut as usize <= cell);
-        cuts.last()
+        let mut cuts = batches.iter().rev();
+        cuts.find(|(_, batch)| batch.bytes.cut as usize <= cell)
             .map_or(self.canon[cell], |(_, batch)| batch.bytes.cut_event)
     }
 
