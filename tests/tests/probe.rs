@@ -176,6 +176,9 @@ fn the_table_the_picture_and_bad_arguments() {
     assert!(said.starts_with("2 OSTs of 3 chosen"), "{said}");
     let svg = std::fs::read_to_string(&picture).expect("the picture");
     assert!(svg.contains("<svg") && svg.contains("Bandwidth of each OST"));
+    assert!(svg.contains("Together"), "the second of the two figures");
+    let drawn = ["█", "●", " cut "].iter().all(|what| said.contains(what));
+    assert!(drawn, "bars, a curve and the cut: {said}");
 
     let run = |args: &[&str]| {
         let out = Command::new(prereq::forebay())

@@ -20,7 +20,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Cells of the longest bar.
-const BAR: usize = 32;
+const BAR: usize = 24;
+/// Cells up to the farthest point of the curve.
+const CURVE: usize = 16;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
@@ -169,20 +171,44 @@ fn render(report: &Report, style: Style) -> String {
         units::bytes(report.size),
         report.seconds
     );
-    let fastest = report.osts.first().and_then(|o| o.bandwidth).unwrap_or(1.0);
+    let most = |of: fn(&OstReport) -> Option<f64>| {
+        let all = report.osts.iter().filter_map(of);
+        all.fold(f64::MIN_POSITIVE, f64::max)
+    };
+    let (fastest, highest) = (most(|o| o.bandwidth), most(|o| o.aggregate));
     let rate = |b: Option<f64>| b.map_or_else(|| "-".into(), units::rate);
     let mut table = Table::new(&[
         ("", Align::Left),
         ("OST", Align::Right),
         ("bandwidth", Align::Right),
+        ("", Align::Left),
         ("first", Align::Right),
         ("together", Align::Right),
         ("", Align::Left),
         ("name", Align::Left),
     ]);
-    for ost in &report.osts {
-        let share = ost.bandwidth.unwrap_or(0.0) / fastest;
-        let bar = "█".repeat(((share * BAR as f64).round() as usize).min(BAR));
+    for (place, ost) in report.osts.iter().enumerate() {
+        if place == report.chosen && place > 0 {
+            table.row(
+                [
+                    "",
+                    "",
+                    "",
+                    &"╌".repeat(BAR),
+                    "",
+                    "cut",
+                    &"╌".repeat(CURVE),
+                    "",
+                ]
+                .map(Into::into),
+            );
+        }
+        let paint = |text: &str| match ost.chosen {
+            true => style.green(text),
+            false => style.yellow(text),
+        };
+        let bar = "█".repeat(cells(ost.bandwidth.unwrap_or(0.0) / fastest, BAR));
+        let point = |sum: f64| format!("{}●", " ".repeat(cells(sum / highest, CURVE - 1)));
         let cached = if ost.direct == Some(false) {
             " (cached)"
         } else {
@@ -196,14 +222,11 @@ fn render(report: &Report, style: Style) -> String {
             },
             ost.index.to_string(),
             rate(ost.bandwidth),
+            paint(&bar),
             ost.latency_ms
                 .map_or_else(|| "-".into(), |ms| format!("{ms:.1} ms")),
             rate(ost.aggregate),
-            if ost.chosen {
-                style.green(&bar)
-            } else {
-                style.yellow(&bar)
-            },
+            paint(&ost.aggregate.map(point).unwrap_or_default()),
             format!("{}{cached}", plain(&ost.name)),
         ]);
     }
@@ -216,6 +239,10 @@ fn render(report: &Report, style: Style) -> String {
         out.push_str("  no OST can be used\n");
     }
     out
+}
+
+fn cells(share: f64, all: usize) -> usize {
+    ((share * all as f64).round() as usize).min(all)
 }
 
 #[cfg(test)]
@@ -265,5 +292,29 @@ mod tests {
         assert!(text.contains("OST 1 (/osts/1): making a file"), "{text}");
         assert!(text.contains("free space on it"), "{text}");
         assert!(text.starts_with("2 OSTs of 4 chosen"), "{text}");
+    }
+
+    /// Bandwidths as bars, what they add up to as a curve, and the cut where that is highest.
+    #[test]
+    fn the_chart_is_cut_where_the_curve_is_farthest() {
+        let words = ["forebay", "probe", "/"];
+        let Command::Probe(args) = Cli::parse_from(words).command else {
+            panic!("it is a probe");
+        };
+        let all = [120.0, 110.0, 100.0, 90.0, 70.0].map(Some);
+        let all = all.into_iter().zip(0..).map(|(mb, n)| probed(n, mb));
+        let text = render(
+            &report("directories", all.collect(), &args),
+            Style::forced(false),
+        );
+        let rows: Vec<&str> = text.lines().skip(3).take(6).collect();
+        let bars = rows.iter().map(|row| row.matches('█').count());
+        assert_eq!(bars.collect::<Vec<_>>(), [24, 22, 20, 18, 0, 14], "{text}");
+        let points = rows
+            .iter()
+            .map(|row| row.find('●').map(|at| row[..at].chars().count()));
+        let points: Vec<Option<usize>> = points.collect();
+        assert!(points[..4].is_sorted() && points[5] <= points[3], "{text}");
+        assert!(rows[4].contains(" cut ") && points[4].is_none(), "{text}");
     }
 }
