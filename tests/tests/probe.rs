@@ -12,9 +12,10 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A PFS, and a directory on each of its OSTs.
+/// A PFS with two clients, and a directory on each of its OSTs.
 struct Pfs {
     sim: Sim,
+    /// As the first client sees them.
     osts: Vec<PathBuf>,
     /// Goes after the mounts in it.
     root: tempfile::TempDir,
@@ -28,19 +29,21 @@ impl Pfs {
     fn with_bandwidth(bandwidth: &str, osts: usize, slow: Option<(&str, &str)>) -> Self {
         prereq::mounting();
         let root = tempfile::tempdir().expect("a directory");
-        let mount = root.path().join("pfs");
-        std::fs::create_dir(&mount).expect("mkdir");
+        let mounts = ["pfs", "other"].map(|name| root.path().join(name));
+        for mount in &mounts {
+            std::fs::create_dir(mount).expect("mkdir");
+        }
         let mut builder = Sim::builder().osts(osts).bandwidth(bandwidth).jitter("2%");
         if let Some((which, bandwidth)) = slow {
             builder = builder.slow(which, bandwidth);
         }
         let sim = builder
             .program(prereq::helper("pfs-sim"))
-            .start(&[&mount])
+            .start(&mounts)
             .expect("start pfs-sim");
         let osts = (0..osts)
             .map(|n| {
-                let dir = mount.join(format!("ost-{n}"));
+                let dir = mounts[0].join(format!("ost-{n}"));
                 std::fs::create_dir(&dir).expect("mkdir");
                 let one = lov::of_wish(&Wish {
                     stripe_count: Some(1),
@@ -54,20 +57,19 @@ impl Pfs {
         Pfs { sim, osts, root }
     }
 
-    fn command(&self, options: &[&str]) -> Command {
+    fn command(&self, client: usize, options: &[&str]) -> Command {
+        let mount = &self.sim.mounts()[client];
         let mut command = Command::new(prereq::forebay());
-        command
-            .arg("probe")
-            .arg(&self.sim.mounts()[0])
-            .args(options);
+        command.arg("probe").arg(mount).args(options);
         for ost in &self.osts {
-            command.arg("--ost").arg(ost);
+            let name = ost.file_name().expect("a name");
+            command.arg("--ost").arg(mount.join(name));
         }
         command
     }
 
     fn probe(&self, options: &[&str]) -> Output {
-        self.command(options).output().expect("start forebay")
+        self.command(0, options).output().expect("start forebay")
     }
 
     fn nothing_is_left(&self) {
@@ -121,12 +123,12 @@ fn of_156_osts_the_12_slow_ones_are_left_out() {
 #[test]
 fn two_probes_at_once() {
     let pfs = Pfs::new(8, Some(("5", "500K")));
-    let start = || {
-        let mut command = pfs.command(&["--size", "8MiB", "--json"]);
+    let start = |client| {
+        let mut command = pfs.command(client, &["--size", "8MiB", "--json"]);
         command.stdout(std::process::Stdio::piped());
         command.spawn().expect("start forebay")
     };
-    let both = [start(), start()].map(|child| child.wait_with_output().expect("wait"));
+    let both = [start(0), start(1)].map(|child| child.wait_with_output().expect("wait"));
     for out in &both {
         assert_eq!(code(out), OK, "{out:?}");
         let mut chosen = chosen(&report(out));
