@@ -10,7 +10,7 @@ const TABLE: &[(&str, &str)] = &[
     ("stamp_before_append", "round-torn-3"),
     ("stamp_whatever_epoch", "torn-again-3"),
     ("stamp_after_append", "publish-3"),
-    ("own_batch_in_order", "lock-2"),
+    ("own_batch_in_order", "alone-2"),
     ("restart_reads_own_layout", "crash-3"),
     ("restart_stamps", "crash-3"),
     ("intent_is_stamped", "publish-3"),
