@@ -58,6 +58,9 @@ use together::Together;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+/// Who waits for a drain waits this many times the patience with a file system that does not answer.
+const DEAD: u32 = 12;
+
 /// How long a stopped runtime's threads may take to end.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -365,9 +368,14 @@ impl DrainHandle {
             {
                 return Verdict::StillDirty;
             }
+            let slow: Vec<FileId> = {
+                let slow = left.iter().filter(|f| is_slow(&self.shared, f));
+                slow.map(|f| f.id()).collect()
+            };
             let unasked: Vec<FileId> = {
                 let schedule = self.shared.schedule.lock();
-                if left.iter().all(|f| schedule.given_up(f.id())) {
+                let hopeless = |id: FileId| schedule.given_up(id) && !slow.contains(&id);
+                if left.iter().all(|f| hopeless(f.id())) {
                     return Verdict::Failed;
                 }
                 let ids = left.iter().map(|f| f.id());
@@ -407,6 +415,13 @@ fn look(shared: &Shared, files: &[Arc<File>], tally: &mut Tally) -> Progress {
 
 fn trouble_of(shared: &Shared, file: &File) -> Option<StickyError> {
     file.error().or_else(|| hangs(shared, file))
+}
+
+/// Its drain waits for the file system below, and may go on at any moment: a sync of much data on a slow target
+/// takes longer than what makes others leave it alone.
+fn is_slow(shared: &Shared, file: &File) -> bool {
+    let dead = || shared.stuck.silent_for(file.id(), shared.patience() * DEAD);
+    file.error().is_none() && shared.stuck.contains(file.id()) && dead().is_none()
 }
 
 /// Not an error of the job's: its bytes are safe, and the drain goes on by itself.

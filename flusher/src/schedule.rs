@@ -123,6 +123,12 @@ impl Schedule {
         }
     }
 
+    /// What kept the file from being drained is over: failures until now say nothing.
+    pub fn relieve(&mut self, id: FileId, now: Instant) {
+        self.entry(id, now).failures = 0;
+        self.wake(id, now, now);
+    }
+
     /// Somebody wants this file drained: now, whatever the policy and the pauses say.
     pub fn request(&mut self, id: FileId, now: Instant) {
         let entry = self.entry(id, now);

@@ -45,6 +45,10 @@ fn data_is_in_subfiles_while_the_canonical_file_hangs() {
         file.error().is_none(),
         "a hang is not an error of the job's"
     );
+    // Who waits goes on waiting: it may be slow and not dead.
+    let soon_enough = Some(Instant::now() + Duration::from_secs(4));
+    let waited = flusher.drain(Selection::All).wait(soon_enough);
+    assert_eq!(waited, Verdict::StillDirty);
     // The job goes on, and its new data leaves the log too.
     let mut model = model;
     put(&file, &mut model, 100, &[5; 9000]);

@@ -219,6 +219,8 @@ fn leave_to_itself(
     let (shared, id) = (shared.clone(), file.id());
     tokio::spawn(async move {
         rest.await;
+        // First, so that nobody finds it failed and not waited for.
+        shared.relieve(id);
         shared.stuck.remove(id, &pulse);
         shared.wake(id);
     });
