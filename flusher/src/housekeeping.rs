@@ -241,7 +241,7 @@ pub(crate) fn remove_orphans(store: Arc<Store>, targets: &Targets, ost: &Ost) {
         }
     };
     let orphans: Vec<&String> = names.iter().filter(|n| store.is_orphan(n)).collect();
-    // Opening a probe's file may hang with its target, and would keep the store from being closed.
+    // Looking at a probe's file may hang with its target, and would keep the store from being closed.
     drop(store);
     let is_left = |name: &str| is_probe(name) && is_old(&**provider, ost, name);
     let probes = names.iter().filter(|n| is_left(n));
@@ -255,11 +255,7 @@ pub(crate) fn remove_orphans(store: Arc<Store>, targets: &Targets, ost: &Ost) {
 
 /// Whether nobody can be writing this file of a probe any more.
 fn is_old(provider: &dyn Provider, ost: &Ost, name: &str) -> bool {
-    let modified = provider.open(ost, name).and_then(|file| {
-        let modified = file.metadata().and_then(|meta| meta.modified());
-        modified.map_err(|e| OstError::new(ost, "looking at a probe's file", e))
-    });
-    match modified {
+    match provider.modified(ost, name) {
         // One that is newer than now has no age.
         Ok(modified) => modified.elapsed().is_ok_and(|age| age > OLD_PROBE),
         // That probe has just ended.

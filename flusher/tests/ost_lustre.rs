@@ -67,6 +67,31 @@ fn every_byte_of_a_subfile_is_on_its_ost() {
     assert_eq!(lustre.list(&osts[1]).expect("list"), ["second"]);
 }
 
+/// S9.9: "A subfile is on the target it was asked for". A node has made a file and not yet said where; another, which
+/// cleans up after probes, looks at it, and that decides nothing.
+#[test]
+fn looking_at_a_file_does_not_place_it() {
+    let pfs = Pfs::new(quick(2));
+    let lustre = pfs.lustre();
+    let ost = &lustre.osts().expect("list")[1];
+    lustre.create(ost, "first", false).expect("its directory");
+    let name = ".forebay/subfiles/1/probe-0123456789abcdef";
+    let made = canonical(&pfs, name, lustre.create_flags());
+    let modified = lustre
+        .modified(ost, "probe-0123456789abcdef")
+        .expect("look");
+    assert!(
+        modified
+            .elapsed()
+            .is_ok_and(|age| age < Duration::from_secs(3600))
+    );
+    let placed = sys::get_xattr(&pfs.mount().join(name), XATTR_LUSTRE_LOV);
+    assert!(placed.is_err(), "it has objects");
+    drop(made);
+    let gone = lustre.modified(ost, "none").expect_err("not there");
+    assert_eq!(gone.errno(), Some(libc::ENOENT));
+}
+
 fn canonical(pfs: &Pfs, name: &str, flags: i32) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);

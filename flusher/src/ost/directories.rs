@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 const TOP: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
@@ -197,6 +198,10 @@ impl Provider for Directories {
 
     fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
         self.with(ost, "opening a file", |place| place.open(name))
+    }
+
+    fn modified(&self, ost: &Ost, name: &str) -> Result<SystemTime, OstError> {
+        self.with(ost, "looking at a file", |place| place.modified(name))
     }
 
     fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {

@@ -26,6 +26,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 mod attribute;
 mod mounted;
@@ -227,6 +228,11 @@ impl Provider for Lustre {
     fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
         let opened = self.place(ost).open(name);
         opened.map_err(|e| OstError::new(ost, "opening a file", e))
+    }
+
+    fn modified(&self, ost: &Ost, name: &str) -> Result<SystemTime, OstError> {
+        let modified = self.place(ost).modified(name);
+        modified.map_err(|e| OstError::new(ost, "looking at a file", e))
     }
 
     fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {

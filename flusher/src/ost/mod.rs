@@ -42,6 +42,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// One storage target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +74,10 @@ pub trait Provider: Send + Sync + Debug {
     /// Opens a file that [`Provider::create`] made, for reading and writing. What is there must be
     /// a regular file with one name: anything else is refused as EINVAL, unopened.
     fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError>;
+
+    /// When such a file was last written. It is not opened for that: another node may be about to say where
+    /// a file that it has just made is to be, and an open would decide it.
+    fn modified(&self, ost: &Ost, name: &str) -> Result<SystemTime, OstError>;
 
     /// The names of all files on `ost` that [`Provider::create`] made, on any node, and that were
     /// not removed.

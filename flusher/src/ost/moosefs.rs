@@ -34,6 +34,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::SystemTime;
 
 /// How large a chunk may become.
 const CHUNK: u64 = 64 << 20;
@@ -212,6 +213,11 @@ impl Provider for MooseFs {
     fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
         let opened = self.place(ost).open(name);
         opened.map_err(|e| OstError::new(ost, "opening a file", e))
+    }
+
+    fn modified(&self, ost: &Ost, name: &str) -> Result<SystemTime, OstError> {
+        let modified = self.place(ost).modified(name);
+        modified.map_err(|e| OstError::new(ost, "looking at a file", e))
     }
 
     fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {

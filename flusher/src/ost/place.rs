@@ -16,12 +16,13 @@ use layout_index::beneath::{
     STEP, beneath, component, entries, open_plain, remove_from, step_down, step_into, sync,
 };
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{Mode, fstatat};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
 
 const TOP: &str = ".forebay";
 const SUBFILES: &str = "subfiles";
@@ -121,6 +122,15 @@ impl<'a> Place<'a> {
         let name = component(name)?;
         let dir = self.find()?.ok_or(Errno::ENOENT)?;
         open_plain(dir.as_fd(), name, OFlag::O_RDWR, None)
+    }
+
+    /// When the file was last written.
+    pub fn modified(&self, name: &str) -> io::Result<SystemTime> {
+        let name = component(name)?;
+        let dir = self.find()?.ok_or(Errno::ENOENT)?;
+        let stat = fstatat(dir.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
     pub fn list(&self) -> io::Result<Vec<String>> {

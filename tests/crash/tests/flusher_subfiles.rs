@@ -70,6 +70,13 @@ impl Provider for OnDisk {
         self.disk.open(&path).expect("opening is not failed")
     }
 
+    fn modified(&self, ost: &Ost, name: &str) -> Result<std::time::SystemTime, OstError> {
+        let modified = self
+            .real(ost, name)
+            .and_then(|file| file.metadata()?.modified());
+        modified.map_err(|e| OstError::new(ost, "looking at a subfile", e))
+    }
+
     fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
         let names = self.disk.list(&self.dir(ost));
         let names = names.map_err(|e| OstError::new(ost, "listing subfiles", e))?;

@@ -105,6 +105,10 @@ impl Provider for Hangs {
         self.below.open(ost, name)
     }
 
+    fn modified(&self, ost: &Ost, name: &str) -> Result<std::time::SystemTime, OstError> {
+        self.below.modified(ost, name)
+    }
+
     fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
         self.below.list(ost)
     }
