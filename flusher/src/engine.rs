@@ -198,12 +198,6 @@ impl Shared {
         self.kick.notify_one();
     }
 
-    /// The file system below has answered.
-    pub fn relieve(&self, id: FileId) {
-        self.schedule.lock().relieve(id, Instant::now());
-        self.kick.notify_one();
-    }
-
     /// Waits for `bytes` of a file to be within the rate limit, unless somebody waits for the file.
     pub async fn pace(&self, id: FileId, bytes: u64) {
         let is_hurried = || self.hurried.lock().contains_key(&id);

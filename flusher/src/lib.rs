@@ -368,19 +368,16 @@ impl DrainHandle {
             {
                 return Verdict::StillDirty;
             }
-            let slow: Vec<FileId> = {
-                let slow = left.iter().filter(|f| is_slow(&self.shared, f));
-                slow.map(|f| f.id()).collect()
-            };
-            let unasked: Vec<FileId> = {
+            let (given_up, unasked) = {
                 let schedule = self.shared.schedule.lock();
-                let hopeless = |id: FileId| schedule.given_up(id) && !slow.contains(&id);
-                if left.iter().all(|f| hopeless(f.id())) {
-                    return Verdict::Failed;
-                }
-                let ids = left.iter().map(|f| f.id());
-                ids.filter(|id| !schedule.is_requested(*id)).collect()
+                let ids = || left.iter().map(|f| f.id());
+                let unasked = ids().filter(|id| !schedule.is_requested(*id));
+                let unasked: Vec<FileId> = unasked.collect();
+                (ids().all(|id| schedule.given_up(id)), unasked)
             };
+            if given_up && !left.iter().any(|f| is_slow(&self.shared, f)) {
+                return Verdict::Failed;
+            }
             if !unasked.is_empty() {
                 self.shared.request(unasked);
             }

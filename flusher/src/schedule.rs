@@ -124,9 +124,10 @@ impl Schedule {
     }
 
     /// What kept the file from being drained is over: failures until now say nothing.
-    pub fn relieve(&mut self, id: FileId, now: Instant) {
-        self.entry(id, now).failures = 0;
-        self.wake(id, now, now);
+    pub fn relieve(&mut self, id: FileId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.failures = 0;
+        }
     }
 
     /// Somebody wants this file drained: now, whatever the policy and the pauses say.

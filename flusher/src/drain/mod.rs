@@ -220,7 +220,7 @@ fn leave_to_itself(
     tokio::spawn(async move {
         rest.await;
         // First, so that nobody finds it failed and not waited for.
-        shared.relieve(id);
+        shared.schedule.lock().relieve(id);
         shared.stuck.remove(id, &pulse);
         shared.wake(id);
     });

@@ -35,9 +35,17 @@ fn set_below(world: &World, file: &str, key: &str, value: &str) {
 
 /// As if the file's attributes had been listed a day later than they were: it has not changed for long.
 fn a_day_later(world: &World, node: u64) {
-    // Whatever changes it from here on is at least not within the same tick.
-    std::thread::sleep(Duration::from_millis(20));
     let inode = world.fs.inode(node).unwrap();
+    // Whatever changes it from here on is at least not within the same tick.
+    let ctime = |fd: std::os::fd::BorrowedFd<'_>| sys::glance(fd).unwrap().ctime;
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let now = tempfile::tempfile_in(world.path("")).unwrap();
+        if ctime(now.as_fd()) != ctime(inode.fd()) {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "the clock stands");
+    }
     inode.learned.lock().as_mut().unwrap().at.0 += 86_400_000_000_000;
 }
 
