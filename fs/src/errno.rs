@@ -44,6 +44,9 @@ pub enum FsError {
     /// What other nodes have published could not be drained in time.
     #[error("other nodes have published data of this file, and draining it took too long")]
     Unsettled,
+    /// They are older than a sync point.
+    #[error("the kernel's pages of a mapped file could not be dropped: {0}")]
+    Pages(io::Error),
     /// Another owner holds the lock.
     #[error("another owner holds the lock")]
     Locked,
@@ -75,6 +78,7 @@ impl FsError {
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::TooManyFiles => libc::ENFILE,
             FsError::Unsettled => libc::ETIMEDOUT,
+            FsError::Pages(_) => libc::EIO,
             FsError::Locked => libc::EAGAIN,
             FsError::NoLocks => libc::ENOLCK,
             FsError::Interrupted => libc::EINTR,
@@ -88,7 +92,7 @@ impl FsError {
             // The store's disk or the backing; only a broken one is news.
             FsError::Store(StoreError::Io { source, .. }) => io_errno(source) == libc::EIO,
             FsError::Store(StoreError::Full | StoreError::Busy) => false,
-            FsError::Store(_) => true,
+            FsError::Store(_) | FsError::Pages(_) => true,
             _ => false,
         }
     }

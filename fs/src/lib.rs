@@ -29,7 +29,7 @@ pub mod types;
 
 pub use backing::Backing;
 pub use errno::FsError;
-pub use mount::{MountOptions, Mounted, UnmountError, Unmounter, mount};
+pub use mount::{MountOptions, Mounted, PageDropper, UnmountError, Unmounter, mount};
 pub use ops::{
     Close, Explained, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Prefetched,
     Publisher,

@@ -6,8 +6,10 @@
 //! is returned.
 
 mod helper;
+mod pages;
 mod unmount;
 
+pub use pages::PageDropper;
 pub use unmount::{UnmountError, Unmounter};
 
 use crate::fuse::Adapter;
@@ -80,10 +82,12 @@ impl Mounted {
 }
 
 /// Mounts `overlay` on `mountpoint`, which may be the backing itself, and returns when it answers.
+/// Without `pages`, mappings that stay mapped see what other nodes publish when the file is opened again.
 pub fn mount(
     overlay: Arc<Overlay>,
     mountpoint: &Path,
     options: &MountOptions,
+    pages: Option<PageDropper>,
 ) -> io::Result<Mounted> {
     let mountpoint = mountpoint.canonicalize()?;
     let root = nix::unistd::geteuid().is_root();
@@ -93,7 +97,7 @@ pub fn mount(
         helper::mount(&mountpoint, options)?
     };
     let unmounter = Unmounter::find(&mountpoint, root)?;
-    start(overlay, device, options, &unmounter).inspect_err(|_| {
+    start(overlay, device, options, &unmounter, pages).inspect_err(|_| {
         if let Err(error) = unmounter.unmount(true) {
             tracing::error!(%error, "a mount that did not start could not be taken down");
         }
@@ -139,6 +143,7 @@ fn start(
     device: OwnedFd,
     options: &MountOptions,
     unmounter: &Unmounter,
+    pages: Option<PageDropper>,
 ) -> io::Result<Mounted> {
     let acl = if options.allow_other {
         SessionACL::All
@@ -155,6 +160,12 @@ fn start(
     let notifier = Arc::new(Mutex::new(Some(session.notifier())));
     overlay.on_invalidate(invalidator(notifier.clone()));
     overlay.on_let_go(releaser(notifier.clone()));
+    if let Some(pages) = pages {
+        let pages = pages.attach(unmounter.device())?;
+        overlay.on_stale_pages(Box::new(move |inode| {
+            pages.drop_pages(inode.node, inode.generation())
+        }));
+    }
     let waits = overlay;
     let session = std::thread::Builder::new()
         .name("fuse-session".into())

@@ -51,7 +51,7 @@ fn fixture(over_itself: bool) -> Fixture {
         shared_locks: true,
     })
     .unwrap();
-    let mounted = mount(overlay.clone(), &dir, &MountOptions::default())
+    let mounted = mount(overlay.clone(), &dir, &MountOptions::default(), None)
         .unwrap_or_else(|e| panic!("cannot mount here ({e}); `make test-deps` installs fuse3"));
     Fixture {
         overlay,

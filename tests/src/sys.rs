@@ -275,6 +275,13 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), self.len) }
     }
 
+    /// Has the pages read. What would be a signal for who looks at them is an error here.
+    pub fn populate(&self) -> io::Result<()> {
+        let (at, advice) = (self.at.as_ptr(), libc::MADV_POPULATE_READ);
+        // SAFETY: the range is exactly the mapping.
+        check(unsafe { libc::madvise(at, self.len, advice) })
+    }
+
     pub fn sync(&self) -> io::Result<()> {
         // SAFETY: the range is exactly the mapping.
         unsafe { nix::sys::mman::msync(self.at, self.len, nix::sys::mman::MsFlags::MS_SYNC) }

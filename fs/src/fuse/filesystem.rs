@@ -223,10 +223,10 @@ impl Filesystem for Adapter {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve_read(ino, fh, offset, size as usize, reply);
+        self.serve_read(ino, fh, offset, size as usize, lock_owner, reply);
     }
 
     fn write(

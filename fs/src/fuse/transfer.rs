@@ -4,7 +4,7 @@
 //! and the last reference closes the file, which may wait.
 
 use super::{Adapter, errno};
-use fuser::{FileHandle, INodeNo, OpenFlags, ReplyData, ReplyWrite, WriteFlags};
+use fuser::{FileHandle, INodeNo, LockOwner, OpenFlags, ReplyData, ReplyWrite, WriteFlags};
 use std::cell::RefCell;
 
 thread_local! {
@@ -19,12 +19,16 @@ impl Adapter {
         fh: FileHandle,
         offset: u64,
         size: usize,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let handle = match self.overlay.handle(fh.0) {
             Ok(handle) => handle,
             Err(e) => return reply.error(errno("read", ino.0, &e)),
         };
+        if owner.is_none() {
+            self.overlay.page_wanted(&handle);
+        }
         let later = BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);

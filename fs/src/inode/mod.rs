@@ -14,9 +14,11 @@
 //! the drain cannot do without, and long before that the kernel is asked to let idle files go.
 
 mod changed;
+pub mod pages;
 mod table;
 
 use changed::Changed;
+use pages::Pages;
 pub use table::{InodeTable, NoHandle, Place};
 
 use crate::backing::identity::Identified;
@@ -78,6 +80,8 @@ pub struct Inode {
     pub climbed: Mutex<Option<Climbed>>,
     /// Of a file: what its attributes said when an open listed them last.
     pub learned: Mutex<Option<Learned>>,
+    /// Of a file: those that the kernel keeps for mappings.
+    pub pages: Pages,
     /// See [`Inode::keep_no_attributes`].
     unkept: Mutex<bool>,
 }
@@ -98,6 +102,7 @@ impl Inode {
             changed: Changed::default(),
             climbed: Mutex::default(),
             learned: Mutex::default(),
+            pages: Pages::default(),
             unkept: Mutex::default(),
         }
     }

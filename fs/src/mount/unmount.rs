@@ -25,17 +25,18 @@ pub struct Unmounter {
     mountpoint: PathBuf,
     /// The kernel's number of the mount.
     id: u64,
+    /// The kernel's number of the file system that is mounted.
+    device: u64,
     root: bool,
 }
 
 impl Unmounter {
     /// The topmost mount on `mountpoint`.
     pub(super) fn find(mountpoint: &Path, root: bool) -> io::Result<Self> {
-        let id = mounts()?
+        let mount = mounts()?
             .into_iter()
             .rev()
-            .find(|(_, path)| path == mountpoint)
-            .map(|(id, _)| id)
+            .find(|mount| mount.path == mountpoint)
             .ok_or_else(|| {
                 io::Error::other(format!(
                     "{} is missing from the mount table",
@@ -43,8 +44,9 @@ impl Unmounter {
                 ))
             })?;
         Ok(Self {
-            mountpoint: mountpoint.to_owned(),
-            id,
+            mountpoint: mount.path,
+            id: mount.id,
+            device: mount.device,
             root,
         })
     }
@@ -54,7 +56,11 @@ impl Unmounter {
     }
 
     pub fn is_mounted(&self) -> io::Result<bool> {
-        Ok(mounts()?.iter().any(|(id, _)| *id == self.id))
+        Ok(mounts()?.iter().any(|mount| mount.id == self.id))
+    }
+
+    pub(super) fn device(&self) -> u64 {
+        self.device
     }
 
     /// `lazy` takes it out of the tree at once, though those who use it go on until they are done.
@@ -90,17 +96,27 @@ impl Unmounter {
 }
 
 /// The mounts of this process's namespace, oldest first.
-fn mounts() -> io::Result<Vec<(u64, PathBuf)>> {
+fn mounts() -> io::Result<Vec<Mount>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// Number and mount point of one line.
-fn parse(line: &[u8]) -> Option<(u64, PathBuf)> {
+/// What one line says.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    id: u64,
+    device: u64,
+    path: PathBuf,
+}
+
+fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let path = unescape(fields.nth(3)?);
-    Some((id, PathBuf::from(OsString::from_vec(path))))
+    let mut number = || std::str::from_utf8(fields.next()?).ok();
+    let id = number()?.parse().ok()?;
+    let (major, minor) = number().and_then(|_| number())?.split_once(':')?;
+    let device = libc::makedev(major.parse().ok()?, minor.parse().ok()?);
+    let path = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    Some(Mount { id, device, path })
 }
 
 /// The table writes spaces and the like as a backslash and three octal digits.
@@ -134,13 +150,18 @@ mod tests {
     #[test]
     fn the_mount_table_is_read() {
         let line = br"36 35 98:0 /mnt1 /mnt/my\040dir\134x rw,noatime master:1 - fuse.forebay a rw";
-        assert_eq!(parse(line), Some((36, PathBuf::from(r"/mnt/my dir\x"))));
+        let mount = Mount {
+            id: 36,
+            device: libc::makedev(98, 0),
+            path: PathBuf::from(r"/mnt/my dir\x"),
+        };
+        assert_eq!(parse(line), Some(mount));
         assert_eq!(parse(b""), None);
         assert_eq!(unescape(br"a\04"), br"a\04");
     }
 
     #[test]
     fn the_root_is_mounted() {
-        assert!(mounts().unwrap().iter().any(|(_, p)| p == Path::new("/")));
+        assert!(mounts().unwrap().iter().any(|m| m.path == Path::new("/")));
     }
 }

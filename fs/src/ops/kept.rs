@@ -51,7 +51,7 @@ pub enum Prefetched {
     Stopped,
 }
 
-fn version(fd: BorrowedFd<'_>) -> io::Result<Version> {
+pub(super) fn version(fd: BorrowedFd<'_>) -> io::Result<Version> {
     let stat = sys::stat(fd)?;
     let moment = |t: crate::types::Time| Moment {
         sec: t.sec,

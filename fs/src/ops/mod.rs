@@ -32,6 +32,7 @@ mod locks;
 mod namespace;
 mod nodes;
 mod open;
+mod pages;
 mod policy;
 mod sync;
 mod unchanged;
@@ -118,6 +119,7 @@ pub struct Overlay {
     next: AtomicU64,
     invalidate: OnceLock<Invalidate>,
     let_go: OnceLock<LetGo>,
+    drop_pages: OnceLock<pages::DropPages>,
     /// Files that the drain has made clean; see `admit`.
     drained: AtomicU64,
     told_of_descriptors: AtomicBool,
@@ -156,6 +158,7 @@ impl Overlay {
             next: AtomicU64::new(1),
             invalidate: OnceLock::new(),
             let_go: OnceLock::new(),
+            drop_pages: OnceLock::new(),
             drained: AtomicU64::new(0),
             told_of_descriptors: AtomicBool::new(false),
         }))

@@ -255,7 +255,7 @@ impl Overlay {
         if handle.passthrough.is_some() || !handle.absorbs {
             self.settle(&handle.file)?;
         }
-        Ok(())
+        self.renew_pages(handle)
     }
 
     /// The canonical file for the drain and the publisher: found if nobody has it open. ENOENT when

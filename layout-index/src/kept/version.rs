@@ -43,13 +43,23 @@ impl Version {
     /// Whatever changes the bytes from now on makes another version. `quiet`: for how long the file
     /// is known not to have changed.
     pub fn is_final(&self, quiet: Duration, now: Timestamp) -> bool {
-        quiet >= self.tick() || self.last_change_is_older_than(self.tick(), now)
+        // A change of bytes sets the modification time to the time of that change, so one that is
+        // old enough stands for the rest.
+        quiet >= self.tick() || self.mtime.is_older_than(self.tick(), now)
     }
 
-    /// A change of bytes sets the modification time to the time of that change, so one that is old
-    /// enough stands for the rest.
-    fn last_change_is_older_than(&self, age: Duration, now: Timestamp) -> bool {
-        let nanos = i128::from(self.mtime.sec) * 1_000_000_000 + i128::from(self.mtime.nsec);
+    /// As [`Version::is_final`], of a file that others drain: they set the modification time to what
+    /// it was when the bytes were written, and only the time of change tells of that.
+    pub fn is_final_among_nodes(&self, now: Timestamp) -> bool {
+        [self.mtime, self.ctime]
+            .iter()
+            .all(|time| time.is_older_than(self.tick(), now))
+    }
+}
+
+impl Moment {
+    fn is_older_than(&self, age: Duration, now: Timestamp) -> bool {
+        let nanos = i128::from(self.sec) * 1_000_000_000 + i128::from(self.nsec);
         i128::from(now.0) - nanos >= age.as_nanos() as i128
     }
 }
@@ -77,6 +87,18 @@ mod tests {
         assert!(!fine.is_final(Duration::ZERO, at(100.006)));
         assert!(fine.is_final(Duration::from_millis(12), at(100.006)));
         assert!(fine.is_final(Duration::ZERO, at(100.1)));
+    }
+
+    #[test]
+    fn a_time_that_was_set_back_proves_nothing_among_nodes() {
+        let old = Moment { sec: 7, nsec: 1 };
+        let drained = Version {
+            mtime: old,
+            ..version(5_000_000)
+        };
+        assert!(drained.is_final(Duration::ZERO, at(100.006)));
+        assert!(!drained.is_final_among_nodes(at(100.006)));
+        assert!(drained.is_final_among_nodes(at(100.1)));
     }
 
     #[test]

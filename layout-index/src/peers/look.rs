@@ -173,6 +173,9 @@ impl Peers {
                 if view.is_empty() {
                     seen.subfiles.clear();
                 }
+                if view.has_news_since(&seen.view, me) {
+                    seen.news += 1;
+                }
                 seen.view = Arc::new(view);
                 seen.stamp = stamp;
                 seen.looked = true;

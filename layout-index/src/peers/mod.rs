@@ -80,6 +80,8 @@ pub(crate) struct Seen {
     /// Of the last whole look; `None` if there was no directory.
     stamp: Option<Stamp>,
     looked: bool,
+    /// How often a look has found something new of other nodes, or that the canonical file has.
+    news: u64,
     /// Intents of others stood at that time.
     awaited: bool,
     pub canonical: Canonical,
@@ -257,6 +259,12 @@ impl File {
     /// What is published of this file and not in the canonical file.
     pub fn published_view(&self) -> Arc<View> {
         self.seen().view.clone()
+    }
+
+    /// Grows with each look that finds something new: as long as it is the same, other nodes have
+    /// changed nothing of what is shown here but by the canonical file.
+    pub fn news(&self) -> u64 {
+        self.seen().news
     }
 
     /// There has been a whole look at what others have published.

@@ -2,7 +2,8 @@
 //!
 //! # Start, in this order
 //!
-//! Privileges are trimmed and signals blocked before any thread exists. The backing is opened
+//! Privileges are trimmed, signals blocked and the process that drops pages is forked before any thread
+//! exists. The backing is opened
 //! before anything is mounted over it. The store is recovered and the drain runs before the first
 //! request; the control socket is bound before readiness is reported.
 //!
@@ -38,6 +39,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
     let signals = signals::block()?;
     privileges::trim()?;
+    let pages = wiring::page_dropper(settings)?;
     let runtime_dir = location::prepare()?;
     let place = Place::of(&runtime_dir, &settings.mount);
 
@@ -55,7 +57,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
         tracing::error!("{damage}");
     }
     drop_lost(&backing, &store);
-    let parts = wiring::assemble(settings, backing, store.clone())?;
+    let parts = wiring::assemble(settings, backing, store.clone(), pages)?;
     let lifecycle = Arc::new(Lifecycle::new(
         parts.unmount,
         parts.flusher.clone(),

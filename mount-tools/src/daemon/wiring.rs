@@ -8,8 +8,8 @@ use crate::settings::MountSettings;
 use flusher::ost::{self, Fleet, InFlight, Kind, Ost, OstSettings, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
-    Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions, Placement,
-    Prefetched, Publisher, UnmountError,
+    Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions,
+    PageDropper, Placement, Prefetched, Publisher, UnmountError,
 };
 use layout_index::commons::{Commons, Owner, Placing};
 use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store};
@@ -104,8 +104,24 @@ pub fn join(
     Ok((peers, owed))
 }
 
+/// Who drops the pages of mapped files, where other nodes may change them. It is a process of its own
+/// that takes root to be of use. Before there are threads.
+pub fn page_dropper(settings: &MountSettings) -> Result<Option<PageDropper>> {
+    if settings.sharing.is_none() || !nix::unistd::geteuid().is_root() {
+        return Ok(None);
+    }
+    let started = PageDropper::start(&settings.mount);
+    let failed = |e| Failure::failed(format!("no process to drop the pages of mapped files: {e}"));
+    started.map(Some).map_err(failed)
+}
+
 /// Starts the drain, then mounts: from the first request on everything is there.
-pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -> Result<Parts> {
+pub fn assemble(
+    settings: &MountSettings,
+    backing: Backing,
+    store: Arc<Store>,
+    pages: Option<PageDropper>,
+) -> Result<Parts> {
     let provider = provider(settings.ost_provider, &backing, &settings.osts)?;
     let fleet = provider.map(|provider| Fleet::start(provider, settings.targets.clone()));
     let joined = match &settings.sharing {
@@ -156,10 +172,10 @@ pub fn assemble(settings: &MountSettings, backing: Backing, store: Arc<Store>) -
             patience: sharing.visibility_timeout,
         }));
     }
-    let mounted =
-        forebay_fs::mount(overlay, &settings.mount, &mount_options(settings)).map_err(|e| {
-            Failure::failed(format!("cannot mount at {}: {e}", settings.mount.display()))
-        })?;
+    let options = mount_options(settings);
+    let mounted = forebay_fs::mount(overlay, &settings.mount, &options, pages).map_err(|e| {
+        Failure::failed(format!("cannot mount at {}: {e}", settings.mount.display()))
+    })?;
     Ok(parts(mounted, flusher, view, fleet, peers))
 }
 

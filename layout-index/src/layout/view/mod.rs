@@ -171,6 +171,15 @@ impl View {
         self.covered_now().0.into_keys()
     }
 
+    /// Whether this is more, or less, of what nodes other than `me` have published than `before`
+    /// was, or the canonical file has got more of it.
+    pub fn has_news_since(&self, before: &View, me: NodeId) -> bool {
+        fn of_others(view: &View, me: NodeId) -> impl Iterator<Item = (&(NodeId, u32), &u64)> {
+            view.read.iter().filter(move |((node, _), _)| *node != me)
+        }
+        self.base_term() != before.base_term() || !of_others(self, me).eq(of_others(before, me))
+    }
+
     pub fn base(&self) -> Option<&Base> {
         self.base.as_ref()
     }

@@ -1,0 +1,120 @@
+//! What is known of the pages that the kernel keeps for mappings of a file.
+//!
+//! Files here are read past the page cache; only mappings bring pages into it, and the kernel asks
+//! for those without naming a lock owner. What this node changes, the kernel drops or changes by
+//! itself. What others change it does not know: at a sync point the pages must go if anything may have changed below
+//! them since they were read.
+//!
+//! # Which sync point needs to drop them
+//! Each notes the state of the file ([`State`]) before it drops pages. If the next one finds the
+//! same, nothing has changed between the two, and every page that was read meanwhile is as it
+//! would be read now.
+//!
+//! A page that is asked for is marked before it is planned, and marks go before pages do. So a
+//! sync point that finds no mark came before the plan, which then sees what the sync point saw; and
+//! a page whose mark was taken away is still in the kernel's hands, and is waited for there.
+
+use layout_index::Version;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Everything that can change what a mapping of the file shows, but for changes of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Of the canonical file.
+    pub version: Version,
+    /// How often something new was heard of other nodes.
+    pub news: u64,
+    /// Later changes of the canonical file show in its version.
+    pub is_final: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Pages {
+    some: AtomicBool,
+    last: Mutex<Option<State>>,
+}
+
+impl Pages {
+    /// A page is about to be read.
+    pub fn mark(&self) {
+        if !self.some.load(Ordering::SeqCst) {
+            self.some.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The file is refreshed; afterwards the kernel has no page from before. `drop_pages` may wait, and so may
+    /// whoever comes to this sync point meanwhile.
+    pub fn sync_point<E>(
+        &self,
+        state: impl FnOnce() -> Result<State, E>,
+        drop_pages: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.some.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let mut last = self.last.lock();
+        let now = state()?;
+        if *last == Some(now) {
+            return Ok(());
+        }
+        *last = None;
+        self.some.store(false, Ordering::SeqCst);
+        drop_pages().inspect_err(|_| self.mark())?;
+        *last = now.is_final.then_some(now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn state(news: u64, is_final: bool) -> State {
+        State {
+            version: Version::default(),
+            news,
+            is_final,
+        }
+    }
+
+    /// How often pages were dropped at a sync point that found `state`.
+    fn drops(pages: &Pages, state: State) -> usize {
+        let dropped = Cell::new(0);
+        let drop_pages = || {
+            dropped.set(dropped.get() + 1);
+            Ok::<(), ()>(())
+        };
+        pages.sync_point(|| Ok(state), drop_pages).unwrap();
+        dropped.get()
+    }
+
+    /// S2.14: pages that may be older than the sync point go, others stay.
+    #[test]
+    fn pages_go_when_something_may_have_changed_below_them() {
+        let pages = Pages::default();
+        assert_eq!(drops(&pages, state(0, true)), 0, "there are none");
+        pages.mark();
+        assert_eq!(drops(&pages, state(0, true)), 1, "of unknown age");
+        pages.mark();
+        assert_eq!(drops(&pages, state(0, true)), 0, "nothing has changed");
+        assert_eq!(drops(&pages, state(1, true)), 1, "news");
+        assert_eq!(drops(&pages, state(2, true)), 0, "none were read since");
+        pages.mark();
+        assert_eq!(drops(&pages, state(2, false)), 1);
+        pages.mark();
+        assert_eq!(drops(&pages, state(2, false)), 1, "a change may not show");
+        pages.mark();
+        assert_eq!(drops(&pages, state(2, true)), 1);
+    }
+
+    #[test]
+    fn pages_that_could_not_be_dropped_are_still_there() {
+        let pages = Pages::default();
+        pages.mark();
+        let failed = pages.sync_point(|| Ok(state(0, true)), || Err("no"));
+        assert_eq!(failed, Err("no"));
+        assert_eq!(drops(&pages, state(0, true)), 1);
+    }
+}

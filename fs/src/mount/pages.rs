@@ -1,0 +1,256 @@
+//! Making the kernel drop the pages it keeps for mappings of a file.
+//!
+//! # Why another process does it
+//! Whoever drops a page waits until nobody reads it any more, and cannot be killed while it waits.
+//! The reader waits for this daemon. A daemon that dropped pages by itself, and were killed in it,
+//! could not end before the read had its answer, and the read would have none before the daemon has ended.
+//! So a small process of its own does it, forked before there are threads. It holds neither the
+//! FUSE device nor a file of the mount: if the daemon is killed the kernel ends all requests, and
+//! with them that process's wait. It ends when the daemon's end of their socket is closed.
+//!
+//! # How
+//! It opens the file and closes it again: the kernel drops all pages of a file that is opened without
+//! leave to keep them, which no open here gives. Pages that were changed through a mapping are written
+//! before they go. The file is opened by the handle that the kernel itself would make of its node, so
+//! that neither names nor a removed file matter; that takes root.
+//!
+//! # Crash behaviour
+//! Nothing is kept. If the helper is gone, whoever needs it gets an error: pages that are older than
+//! a sync point must not pass for new.
+
+use crate::backing::sys;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::unistd::{ForkResult, fork};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+/// The kernel's `FILEID_INO64_GEN`: what FUSE makes its handles of.
+const NODE_AND_GENERATION: i32 = 0x81;
+
+/// The open waits for what other nodes have announced, and the drop for reads of pages.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+type Answers = HashMap<u64, SyncSender<i32>>;
+
+/// The daemon's side.
+pub struct PageDropper {
+    socket: OwnedFd,
+    last: AtomicU64,
+    /// Who waits for what; `None` once the helper is gone.
+    answers: Mutex<Option<Answers>>,
+}
+
+impl PageDropper {
+    /// Forks the helper of a mount that will be at `mountpoint`. Must be called while the process
+    /// has one thread.
+    pub fn start(mountpoint: &Path) -> io::Result<Self> {
+        let mountpoint = mountpoint.canonicalize()?;
+        let (ours, theirs) = pair()?;
+        // SAFETY: no other thread exists yet (the caller's promise), so the child may go on as an
+        // ordinary process.
+        match unsafe { fork() }? {
+            ForkResult::Child => {
+                let ended = detach(theirs).and_then(|()| serve(mountpoint));
+                // SAFETY: ends the process; takes any number and touches no memory.
+                unsafe { libc::_exit(i32::from(ended.is_err())) }
+            }
+            ForkResult::Parent { .. } => Ok(Self {
+                socket: ours,
+                last: AtomicU64::new(0),
+                answers: Mutex::new(Some(HashMap::new())),
+            }),
+        }
+    }
+
+    /// Listens to the helper. `device` is the number of the mounted file system.
+    pub(super) fn attach(self, device: u64) -> io::Result<Arc<Attached>> {
+        let attached = Arc::new(Attached {
+            dropper: self,
+            device,
+        });
+        let listener = attached.clone();
+        std::thread::Builder::new()
+            .name("forebay-pages".into())
+            .spawn(move || listener.dropper.listen())?;
+        Ok(attached)
+    }
+
+    fn listen(&self) {
+        let ended = loop {
+            let (id, errno) = match receive(self.socket.as_fd()) {
+                Ok(Some([id, errno])) => (id, errno as i32),
+                ended => break ended.map(|_| ()),
+            };
+            let asker = self.with_answers(|answers| answers.remove(&id));
+            // Who has given up waiting does not want to know.
+            if let Ok(Some(asker)) = asker
+                && asker.try_send(errno).is_err()
+            {
+                tracing::debug!(id, "nobody waits for these pages any more");
+            }
+        };
+        tracing::error!(
+            ?ended,
+            "the process that drops the pages of mapped files is gone: locks and fsyncs of \
+             mapped files fail until the next mount"
+        );
+        *self.answers.lock() = None;
+    }
+
+    fn with_answers<T>(&self, with: impl FnOnce(&mut Answers) -> T) -> io::Result<T> {
+        let gone = || io::Error::other("the process that drops pages is gone");
+        let mut answers = self.answers.lock();
+        Ok(with(answers.as_mut().ok_or_else(gone)?))
+    }
+}
+
+/// A [`PageDropper`] that knows its mount.
+pub(super) struct Attached {
+    dropper: PageDropper,
+    device: u64,
+}
+
+impl Attached {
+    /// Returns when the kernel has none of the pages any more that it had when this was called.
+    pub fn drop_pages(&self, node: u64, generation: u64) -> io::Result<()> {
+        let (sender, answer) = sync_channel(1);
+        let id = self.dropper.last.fetch_add(1, Ordering::Relaxed);
+        self.dropper
+            .with_answers(|answers| answers.insert(id, sender))?;
+        let ask = [id, self.device, node, generation];
+        let answered = tell(self.dropper.socket.as_fd(), ask).and_then(|()| {
+            let late = |e| io::Error::new(io::ErrorKind::TimedOut, e);
+            answer.recv_timeout(PATIENCE).map_err(late)
+        });
+        match answered {
+            Ok(0) => Ok(()),
+            Ok(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Err(e) => {
+                self.dropper.with_answers(|answers| answers.remove(&id))?;
+                Err(e)
+            }
+        }
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (unix, whole) = (AddressFamily::Unix, SockType::SeqPacket);
+    Ok(socketpair(unix, whole, None, SockFlag::SOCK_CLOEXEC)?)
+}
+
+/// What the two say to each other, as words. Both are the same program.
+fn encode<const WORDS: usize>(words: [u64; WORDS]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// `None` when the other side is gone.
+fn receive<const WORDS: usize>(socket: BorrowedFd<'_>) -> io::Result<Option<[u64; WORDS]>> {
+    let mut bytes = [0; 64];
+    let got = loop {
+        match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            Err(Errno::EINTR) => {}
+            other => break other?,
+        }
+    };
+    let mut words = bytes[..got].chunks_exact(8).map(|word| {
+        let mut whole = [0; 8];
+        whole.copy_from_slice(word);
+        u64::from_ne_bytes(whole)
+    });
+    let message = std::array::from_fn(|_| words.next().unwrap_or(0));
+    Ok((got > 0).then_some(message))
+}
+
+fn tell<const WORDS: usize>(socket: BorrowedFd<'_>, words: [u64; WORDS]) -> io::Result<()> {
+    send(socket.as_raw_fd(), &encode(words), MsgFlags::MSG_NOSIGNAL)?;
+    Ok(())
+}
+
+/// The helper's side: lets go of all that it has from the daemon but its socket, which becomes
+/// standard input. Whoever waits for the end of a pipe of the daemon's must not wait for the helper's.
+fn detach(socket: OwnedFd) -> io::Result<()> {
+    let null = File::options().write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdout(&null)?;
+    nix::unistd::dup2_stderr(&null)?;
+    nix::unistd::dup2_stdin(&socket)?;
+    // They are closed with the rest.
+    let _ = (null.into_raw_fd(), socket.into_raw_fd());
+    // SAFETY: nothing in this process uses a descriptor above the first three from here on.
+    if unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    nix::sys::prctl::set_name(c"forebay-pages")?;
+    std::env::set_current_dir("/")
+}
+
+/// Until the daemon is gone.
+fn serve(mountpoint: PathBuf) -> io::Result<()> {
+    let socket = io::stdin();
+    let mountpoint = Arc::new(mountpoint);
+    while let Some([id, device, node, generation]) = receive(socket.as_fd())? {
+        let mountpoint = mountpoint.clone();
+        let work = move || {
+            let errno = match reopen(&mountpoint, device, node, generation) {
+                Ok(()) => 0,
+                Err(e) => e.raw_os_error().unwrap_or(libc::EIO),
+            };
+            answer(id, errno);
+        };
+        // A file whose pages cannot be dropped for a while holds up no other.
+        if std::thread::Builder::new().spawn(work).is_err() {
+            answer(id, libc::EAGAIN);
+        }
+    }
+    Ok(())
+}
+
+fn answer(id: u64, errno: i32) {
+    if tell(io::stdin().as_fd(), [id, errno as u64]).is_err() {
+        // The daemon is gone: nobody is left to do anything for.
+        std::process::exit(0);
+    }
+}
+
+fn reopen(mountpoint: &Path, device: u64, node: u64, generation: u64) -> io::Result<()> {
+    let root = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(mountpoint)?;
+    if root.metadata()?.dev() != device {
+        // Something else lies over it, or it was moved.
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    let words = [(node >> 32) as u32, node as u32, generation as u32];
+    let handle: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    match sys::open_handle(root.as_fd(), NODE_AND_GENERATION, &handle, libc::O_RDONLY) {
+        // A file that the kernel does not know has no pages.
+        Err(e) if e.raw_os_error() == Some(libc::ESTALE) => Ok(()),
+        // The kernel asks for the size, too: a mapping ends where it believes that the file does.
+        opened => File::from(opened?).metadata().map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_heard_as_they_were_said() {
+        let (one, other) = pair().unwrap();
+        let said = [3, 5, 1 << 40 | 7, 0x7fff_ffff];
+        tell(one.as_fd(), said).unwrap();
+        assert_eq!(receive(other.as_fd()).unwrap(), Some(said));
+        drop(one);
+        assert_eq!(receive::<4>(other.as_fd()).unwrap(), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! Mappings that stay mapped while other nodes write the file, and the process that drops their pages.
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
+use forebay_tests::cluster::Cluster;
+use forebay_tests::locks::{How, fcntl, lock, unlock};
+use forebay_tests::sys::{Mapping, errno};
+use forebay_tests::wait::{LONG, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(240);
+const BOTH: [Drain; 2] = [Drain::Never, Drain::Immediate];
+const LEN: usize = 64 << 10;
+
+/// What makes a reader's mapping new.
+#[derive(Clone, Copy, Debug)]
+enum Sync {
+    Fsync,
+    Msync,
+    Lock(How),
+}
+
+const ALL: [Sync; 5] = [
+    Sync::Fsync,
+    Sync::Msync,
+    Sync::Lock(How::Posix),
+    Sync::Lock(How::Ofd),
+    Sync::Lock(How::Flock),
+];
+
+impl Sync {
+    fn done(self, file: &File, mapping: &Mapping) {
+        match self {
+            Sync::Fsync => file.sync_all().expect("fsync"),
+            Sync::Msync => mapping.sync().expect("msync"),
+            Sync::Lock(how) => {
+                lock(file, how).expect("lock");
+                unlock(file, how).expect("unlock");
+            }
+        }
+    }
+}
+
+/// Whoever maps a file asks for its size before: that is when the kernel hears of it.
+fn map(file: &File) -> Mapping {
+    let size = file.metadata().expect("fstat").len();
+    Mapping::new(file, 0, size as usize).expect("mmap")
+}
+
+/// S2.14: "a mapping that stays mapped shows, after a lock or an fsync, what others had published
+/// before it": also when the other node's bytes were drained meanwhile and nothing tells of them any more.
+#[test]
+fn a_lock_and_an_fsync_make_mappings_new() {
+    for drain in BOTH {
+        let mut cluster = Cluster::new(2, drain, LIMIT);
+        cluster.start();
+        let mut want = vec![1u8; LEN];
+        put(cluster.bay(0).path("f"), &want);
+        let writer = open_rw(cluster.bay(0).path("f"));
+        let reader = open_rw(cluster.bay(1).path("f"));
+        let mapping = map(&reader);
+        assert_same("mapped", mapping.bytes(), &want);
+        for (turn, sync) in ALL.iter().cycle().take(20).enumerate() {
+            let at = turn * 3001;
+            let bytes = vec![turn as u8 + 2; 2000];
+            want[at..at + bytes.len()].copy_from_slice(&bytes);
+            writer.write_all_at(&bytes, at as u64).expect("write");
+            writer.sync_all().expect("fsync");
+            if turn % 4 == 3 {
+                cluster.drain();
+            }
+            sync.done(&reader, &mapping);
+            let what = format!("{}, turn {turn}, {sync:?}", drain.key());
+            assert_same(&what, mapping.bytes(), &want);
+        }
+        drop((mapping, writer, reader));
+        cluster.drain();
+        assert_same("canonical", &get(cluster.canonical("f")), &want);
+        cluster.finish();
+    }
+}
+
+/// S2.14 and S1.8: what was stored into a mapping and not yet written survives that its pages are dropped,
+/// and is published with them.
+#[test]
+fn stores_into_a_mapping_survive_others_bytes() {
+    for drain in BOTH {
+        let mut cluster = Cluster::new(2, drain, LIMIT);
+        cluster.start();
+        let mut want = vec![1u8; LEN];
+        put(cluster.bay(0).path("f"), &want);
+        let files: Vec<File> = cluster.paths("f").iter().map(open_rw).collect();
+        let mut mappings: Vec<Mapping> = files.iter().map(map).collect();
+        for turn in 0..16usize {
+            let (one, other) = (turn % 2, (turn + 1) % 2);
+            // Pages of one node are not pages of the other (S1.8).
+            let at = turn * 4096;
+            mappings[one].bytes_mut()[at..at + 100].fill(turn as u8 + 2);
+            want[at..at + 100].fill(turn as u8 + 2);
+            if turn % 3 == 0 {
+                mappings[one].sync().expect("msync");
+                let how = [How::Posix, How::Flock][turn % 2];
+                Sync::Lock(how).done(&files[other], &mappings[other]);
+                let seen = &mappings[other].bytes()[at..at + 100];
+                assert_same(&format!("turn {turn}"), seen, &want[at..at + 100]);
+            }
+        }
+        for (file, mapping) in files.iter().zip(&mappings) {
+            Sync::Fsync.done(file, mapping);
+        }
+        for (n, mapping) in mappings.iter().enumerate() {
+            Sync::Fsync.done(&files[n], mapping);
+            assert_same(&format!("node {n}"), mapping.bytes(), &want);
+        }
+        drop((mappings, files));
+        cluster.drain();
+        assert_same("canonical", &get(cluster.canonical("f")), &want);
+        cluster.finish();
+    }
+}
+
+/// S2.14: "nothing is read again as long as nothing has changed": the pages of a file that nobody else
+/// writes stay, whatever this node does to it.
+#[test]
+fn pages_stay_as_long_as_nothing_changes() {
+    let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
+    cluster.start();
+    put(cluster.bay(1).path("f"), vec![1u8; LEN]);
+    let file = open_rw(cluster.bay(1).path("f"));
+    let mut mapping = map(&file);
+    let faults = |mapping: &Mapping| {
+        let before = major_faults();
+        let sum: u64 = mapping.bytes().iter().map(|b| u64::from(*b)).sum();
+        assert!(sum > 0);
+        major_faults() - before
+    };
+    assert!(faults(&mapping) > 0, "it is mapped anew");
+    // Until the version of the canonical file, which was made just now, tells later ones apart.
+    wait_until("pages that stay", LONG, || {
+        Sync::Fsync.done(&file, &mapping);
+        (faults(&mapping) == 0).then_some(())
+    });
+    for turn in 0..10u8 {
+        mapping.bytes_mut()[usize::from(turn) * 5000] = turn;
+        for sync in ALL {
+            sync.done(&file, &mapping);
+            assert_eq!(faults(&mapping), 0, "turn {turn}, {sync:?}");
+        }
+    }
+    drop((mapping, file));
+    cluster.finish();
+}
+
+/// Of this thread: pages that had to be read.
+fn major_faults() -> i64 {
+    // SAFETY: the structure is plain numbers, and filled in by the call.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    assert_eq!(
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) },
+        0
+    );
+    usage.ru_majflt
+}
+
+fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (done, result) = channel();
+    std::thread::spawn(move || done.send(run()));
+    result
+}
+
+/// The process that drops pages for `bay`.
+fn helper(bay: &Bay) -> Pid {
+    let children = format!("/proc/{0}/task/{0}/children", bay.pid());
+    let children = std::fs::read_to_string(children).expect("the daemon's children");
+    let named = |pid: &&str| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim() == "forebay-pages")
+    };
+    let found = children.split_whitespace().find(named);
+    let pid = found.unwrap_or_else(|| panic!("no forebay-pages among {children:?}"));
+    Pid::from_raw(pid.parse().expect("a number"))
+}
+
+/// The thread waits for something and cannot be killed.
+fn is_stuck(task: &Path) -> bool {
+    let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|s| s.starts_with('D'))
+}
+
+fn tasks(pid: Pid) -> Vec<PathBuf> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    tasks.flatten().flatten().map(|task| task.path()).collect()
+}
+
+/// S5.1, and the daemon's own end: pages are being dropped, which waits for a page that is being read, which
+/// waits within the daemon. Killed right then, the daemon ends at once, and so does everybody who waits.
+/// (With `absorb = coherent` the read waits for a lock of the daemon's, which the test holds.)
+#[test]
+fn a_daemon_that_is_killed_while_pages_are_dropped_ends() {
+    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
+    bay.set("absorb", "coherent");
+    bay.start();
+    let data = vec![7u8; LEN];
+    put(bay.path("f"), &data);
+    let file = open_rw(bay.path("f"));
+    let dropper = helper(&bay);
+
+    let dir = std::fs::read_dir(bay.canonical(".forebay/locks")).expect("locks");
+    let turns: Vec<File> = dir
+        .map(|entry| open_rw(entry.expect("list").path()))
+        .collect();
+    assert!(!turns.is_empty(), "nobody has taken a turn");
+    for turn in &turns {
+        let first_page = (0, 4096);
+        fcntl(turn, libc::F_OFD_SETLK, libc::F_WRLCK, first_page).expect("lock");
+    }
+    let mapped = file.try_clone().expect("dup");
+    let (me, toucher) = channel();
+    let touching = in_background(move || {
+        me.send(nix::unistd::gettid()).expect("a test");
+        map(&mapped).populate()
+    });
+    let toucher = toucher.recv().expect("a thread");
+    let toucher = PathBuf::from(format!("/proc/self/task/{toucher}"));
+    wait_until("a page is being read", LONG, || {
+        is_stuck(&toucher).then_some(())
+    });
+    let locked = file.try_clone().expect("dup");
+    let locking = in_background(move || lock(&locked, How::Posix));
+    wait_until("pages are being dropped", LONG, || {
+        tasks(dropper).iter().any(|t| is_stuck(t)).then_some(())
+    });
+
+    bay.kill();
+    assert!(touching.recv_timeout(LONG).expect("an end").is_err());
+    assert!(locking.recv_timeout(LONG).expect("an end").is_err());
+    wait_until("the helper is gone", LONG, || {
+        kill(dropper, None).is_err().then_some(())
+    });
+    drop((file, turns));
+    bay.start();
+    assert_same("after the next start", &get(bay.path("f")), &data);
+    bay.finish();
+}
+
+/// S2.14: without the process that drops pages a lock of a mapped file is an error and not a lie; files
+/// that are not mapped need it for nothing.
+#[test]
+fn without_its_helper_a_mapped_file_is_not_locked() {
+    let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
+    cluster.allow_log("the process that drops");
+    cluster.allow_log("the kernel's pages of a mapped file could not be dropped");
+    cluster.start();
+    for name in ["mapped", "plain"] {
+        put(cluster.bay(0).path(name), vec![1u8; LEN]);
+    }
+    let file = open_rw(cluster.bay(0).path("mapped"));
+    let mapping = map(&file);
+    assert_eq!(mapping.bytes()[0], 1);
+    kill(helper(cluster.bay(0)), Signal::SIGKILL).expect("kill");
+    wait_until("the daemon has noticed", LONG, || {
+        cluster.bay(0).log().contains("is gone").then_some(())
+    });
+    assert_eq!(errno(lock(&file, How::Posix), "lock"), libc::EIO);
+    let plain = open_rw(cluster.bay(0).path("plain"));
+    lock(&plain, How::Posix).expect("lock");
+    drop((mapping, file, plain));
+    cluster.finish();
+}
