@@ -3,7 +3,7 @@
 use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::locks::{How, fcntl, lock, unlock};
-use forebay_tests::sys::{Mapping, errno};
+use forebay_tests::sys::{self, Mapping, errno};
 use forebay_tests::wait::{LONG, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -83,6 +83,45 @@ fn a_lock_and_an_fsync_make_mappings_new() {
         assert_same("canonical", &get(cluster.canonical("f")), &want);
         cluster.finish();
     }
+}
+
+/// S2.14: the same where nothing in the shared directory tells of the bytes any more: they were written,
+/// announced and drained between two looks.
+#[test]
+fn what_was_drained_between_two_looks_is_seen() {
+    let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
+    cluster.start();
+    let mut want = vec![1u8; LEN];
+    put(cluster.bay(0).path("f"), &want);
+    cluster.bay(0).drain();
+    let reader = open_rw(cluster.bay(1).path("f"));
+    let mapping = map(&reader);
+    for turn in 0..10usize {
+        let sync = ALL[turn % ALL.len()];
+        sync.done(&reader, &mapping);
+        assert_same(&format!("before turn {turn}"), mapping.bytes(), &want);
+        let writer = open_rw(cluster.bay(0).path("f"));
+        let at = turn * 5000;
+        want[at..at + 100].fill(turn as u8 + 2);
+        let bytes = &want[at..at + 100];
+        writer.write_all_at(bytes, at as u64).expect("write");
+        sys::close(writer).expect("close");
+        cluster.bay(0).drain();
+        assert_eq!(told_of(&cluster), 0, "something is left to be told");
+        sync.done(&reader, &mapping);
+        let what = format!("turn {turn}, {sync:?}");
+        assert_same(&what, mapping.bytes(), &want);
+    }
+    drop((mapping, reader));
+    cluster.finish();
+}
+
+/// Files that nodes say anything of.
+fn told_of(cluster: &Cluster) -> usize {
+    let groups = std::fs::read_dir(cluster.canonical(".forebay/files")).expect("list");
+    let count =
+        |group: std::fs::DirEntry| std::fs::read_dir(group.path()).map_or(0, Iterator::count);
+    groups.map(|group| count(group.expect("list"))).sum()
 }
 
 /// S2.14 and S1.8: what was stored into a mapping and not yet written survives that its pages are dropped,
