@@ -198,6 +198,13 @@ impl Shared {
         self.kick.notify_one();
     }
 
+    /// Somebody waited for what was written to be published, and it is.
+    pub fn published(&self, id: FileId) {
+        let linger = self.settings.read().linger;
+        self.schedule.lock().published(id, linger, Instant::now());
+        self.kick.notify_one();
+    }
+
     /// Waits for `bytes` of a file to be within the rate limit, unless somebody waits for the file.
     pub async fn pace(&self, id: FileId, bytes: u64) {
         let is_hurried = || self.hurried.lock().contains_key(&id);
@@ -404,6 +411,9 @@ fn launch(shared: &Arc<Shared>, jobs: &mut JoinSet<Ended>, pressure: bool) -> Op
             continue;
         }
         let Some(scope) = choose(shared.policy_of(&file), facts) else {
+            if let Some(until) = schedule.restless_until(id, linger, now) {
+                schedule.wake(id, until, now);
+            }
             continue;
         };
         schedule.start(id, scope, now);

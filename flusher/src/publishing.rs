@@ -20,7 +20,7 @@ impl Flusher {
         runtime.spawn(async move {
             let published =
                 drain::shared::publish(&shared, &file, Scope::Everything, drain::Pace::Full).await;
-            shared.wake(file.id());
+            shared.published(file.id());
             let said = match published {
                 Ok(()) => Ok(()),
                 Err(drain::Halt::Trouble(trouble)) => Err(StickyError {

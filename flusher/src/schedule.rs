@@ -19,6 +19,9 @@ mod tests;
 /// is tried again all the same.
 const PATIENCE: u32 = 3;
 
+/// A file that is published again and again is left alone for no longer than this.
+const LONGEST_STREAK: Duration = Duration::from_secs(10);
+
 /// How much of a file a job may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -37,6 +40,9 @@ pub(crate) struct Facts {
     pub pressure: bool,
     /// Partial stripes have waited long enough for more bytes.
     pub lingered: bool,
+    /// Somebody waited for a publication just now, and is likely to wait for the next: a job writes under
+    /// locks, say. A drain would write the same bytes to the same targets at the same time.
+    pub restless: bool,
 }
 
 /// `None`: not now; an event will come.
@@ -48,6 +54,7 @@ pub(crate) fn choose(policy: Policy, facts: Facts) -> Option<Scope> {
         Policy::Never => None,
         _ if facts.writers == 0 => Some(Scope::Everything),
         Policy::OnClose => None,
+        Policy::Immediate if facts.restless => None,
         Policy::Immediate if facts.lingered => Some(Scope::Everything),
         Policy::Immediate => Some(Scope::FullStripes),
     }
@@ -78,6 +85,14 @@ struct Entry {
     damaged: bool,
     /// When its partial stripes were last drained, or the entry made.
     swept: Instant,
+    streak: Option<Streak>,
+}
+
+/// Publications that came one after the other, without a job between them.
+#[derive(Clone, Copy, Debug)]
+struct Streak {
+    since: Instant,
+    last: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +111,7 @@ impl Schedule {
             failures: 0,
             damaged: false,
             swept: now,
+            streak: None,
         })
     }
 
@@ -121,6 +137,22 @@ impl Schedule {
             let at = entry.due.map_or(at, |due| due.min(at));
             self.set_due(id, Some(at));
         }
+    }
+
+    /// Somebody waited for what was written to be published, and it is.
+    pub fn published(&mut self, id: FileId, linger: Duration, now: Instant) {
+        let entry = self.entry(id, now);
+        let goes_on = |streak: &Streak| now.saturating_duration_since(streak.last) < linger;
+        let since = entry.streak.filter(goes_on).map_or(now, |s| s.since);
+        entry.streak = Some(Streak { since, last: now });
+        self.wake(id, now, now);
+    }
+
+    /// Until when the file is restless; `None` if it is not.
+    pub fn restless_until(&self, id: FileId, linger: Duration, now: Instant) -> Option<Instant> {
+        let streak = self.entries.get(&id)?.streak?;
+        let until = (streak.last + linger).min(streak.since + LONGEST_STREAK);
+        (until > now).then_some(until)
     }
 
     /// What kept the file from being drained is over: failures until now say nothing.
@@ -166,6 +198,7 @@ impl Schedule {
         Facts {
             requested: entry.is_some_and(|e| e.requested),
             lingered: entry.is_some_and(|e| now.saturating_duration_since(e.swept) >= linger),
+            restless: self.restless_until(id, linger, now).is_some(),
             ..Facts::default()
         }
     }
@@ -174,6 +207,7 @@ impl Schedule {
         let entry = self.entry(id, now);
         entry.running = true;
         entry.again = false;
+        entry.streak = None;
         if scope == Scope::Everything {
             entry.swept = now;
         }

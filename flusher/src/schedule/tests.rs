@@ -35,6 +35,38 @@ fn policies() {
     assert_eq!(choose(Never, facts(0)), None);
 }
 
+/// S4.5: a file that is published again and again waits until it rests, and ten seconds at most.
+#[test]
+fn a_file_that_is_published_again_and_again_is_left_alone_for_a_while() {
+    const LINGER: Duration = Duration::from_millis(500);
+    let begin = Instant::now();
+    let at = |ms| begin + Duration::from_millis(ms);
+    let mut s = Schedule::default();
+    let scope = |s: &Schedule, ms, writers| {
+        let facts = Facts {
+            writers,
+            ..s.facts(FILE, LINGER, at(ms))
+        };
+        choose(Policy::Immediate, facts)
+    };
+    s.published(FILE, LINGER, begin);
+    assert_eq!(scope(&s, 100, 1), None);
+    assert_eq!(scope(&s, 100, 0), Some(Scope::Everything), "it was closed");
+    assert_eq!(s.restless_until(FILE, LINGER, at(100)), Some(at(500)));
+    assert_eq!(scope(&s, 500, 1), Some(Scope::Everything), "it rests");
+    for ms in (0..9_900).step_by(300) {
+        s.published(FILE, LINGER, at(ms));
+        assert_eq!(scope(&s, ms, 1), None);
+    }
+    assert_eq!(s.restless_until(FILE, LINGER, at(9_900)), Some(at(10_000)));
+    s.published(FILE, LINGER, at(9_990));
+    assert_eq!(scope(&s, 10_000, 1), Some(Scope::Everything), "long enough");
+    s.start(FILE, Scope::Everything, at(10_000));
+    s.published(FILE, LINGER, at(10_100));
+    s.finish(FILE, Outcome::Dirty, &settings(), at(10_200));
+    assert_eq!(scope(&s, 10_250, 1), None, "a new streak");
+}
+
 #[test]
 fn requests_and_pressure_drain_whatever_the_policy() {
     for policy in [Policy::Immediate, Policy::OnClose, Policy::Never] {
@@ -42,6 +74,7 @@ fn requests_and_pressure_drain_whatever_the_policy() {
             let facts = Facts {
                 requested,
                 pressure,
+                restless: true,
                 ..facts(3)
             };
             assert_eq!(choose(policy, facts), Some(Scope::Everything), "{policy}");
