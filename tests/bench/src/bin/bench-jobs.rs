@@ -25,7 +25,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(verbatim_doc_comment)]
 struct Cli {
-    /// Only these: coll_perf, flash_io, s3d, gcrm, vorpal, chombo, nekcem, ior_hard
+    /// Only these: coll_perf, flash_io, flash_io_collective, s3d, gcrm, vorpal, chombo, nekcem, ior_hard
     #[arg(long, value_delimiter = ',', value_parser = kernel_name)]
     kernels: Vec<&'static str>,
     /// Runs of each kernel and way

@@ -132,7 +132,7 @@ impl Bench<'_> {
     fn job(&self, kernel: &Kernel, way: Way, more: Option<&str>) -> io::Result<String> {
         let options = self.options;
         let file = self.stage.path(way, kernel.name);
-        let mut arguments = vec![kernel.name.into(), file.into_os_string()];
+        let mut arguments = vec![kernel.program.into(), file.into_os_string()];
         arguments.extend(kernel.arguments(options.size).iter().map(Into::into));
         arguments.extend(options.kernel_args.iter().map(Into::into));
         let seed = options.seed + u64::from(self.run);
