@@ -198,6 +198,15 @@ impl Shared {
         self.kick.notify_one();
     }
 
+    /// Its drain waits, see [`Schedule::published`].
+    pub fn is_restless(&self, id: FileId) -> bool {
+        let linger = self.settings.read().linger;
+        let schedule = self.schedule.lock();
+        schedule
+            .restless_until(id, linger, Instant::now())
+            .is_some()
+    }
+
     /// Somebody waited for what was written to be published, and it is.
     pub fn published(&self, id: FileId) {
         let linger = self.settings.read().linger;

@@ -20,7 +20,11 @@ impl Flusher {
         runtime.spawn(async move {
             let published =
                 drain::shared::publish(&shared, &file, Scope::Everything, drain::Pace::Full).await;
-            shared.published(file.id());
+            match &published {
+                Ok(()) => shared.published(file.id()),
+                // Its drain may be what makes room for it.
+                Err(_) => shared.wake(file.id()),
+            }
             let said = match published {
                 Ok(()) => Ok(()),
                 Err(drain::Halt::Trouble(trouble)) => Err(StickyError {
@@ -41,7 +45,7 @@ impl Flusher {
         let Some(together) = &self.shared.together else {
             return Ok(());
         };
-        if self.shared.policy_of(file) == Policy::Never {
+        if self.shared.policy_of(file) == Policy::Never || self.shared.is_restless(file.id()) {
             return self.publish(file);
         }
         self.shared.wake(file.id());

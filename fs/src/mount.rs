@@ -161,10 +161,7 @@ fn start(
     overlay.on_invalidate(invalidator(notifier.clone()));
     overlay.on_let_go(releaser(notifier.clone()));
     if let Some(pages) = pages {
-        let pages = pages.attach(unmounter.device())?;
-        overlay.on_stale_pages(Box::new(move |inode| {
-            pages.drop_pages(inode.node, inode.generation())
-        }));
+        overlay.on_stale_pages(Box::new(pages.attach(unmounter.device())?));
     }
     let waits = overlay;
     let session = std::thread::Builder::new()

@@ -1,5 +1,6 @@
 //! Waiting for a condition, never for a length of time.
 
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Generous on purpose: it bounds a hang, it does not measure speed.
@@ -20,4 +21,24 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Opt
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     }
+}
+
+/// Not scoped: what hangs must not keep the rest from being taken down.
+pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (done, result) = channel();
+    std::thread::spawn(move || {
+        if done.send(run()).is_err() {
+            eprintln!("it ended after the test");
+        }
+    });
+    result
+}
+
+pub fn in_time<T>(what: &str, result: Receiver<T>) -> T {
+    within(what, LONG, result)
+}
+
+pub fn within<T>(what: &str, limit: Duration, result: Receiver<T>) -> T {
+    let result = result.recv_timeout(limit);
+    result.unwrap_or_else(|e| panic!("{what} hangs for longer than {limit:?}, or failed: {e}"))
 }

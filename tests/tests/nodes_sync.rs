@@ -277,3 +277,22 @@ fn a_time_that_is_published_stays() {
     drop(file);
     cluster.finish();
 }
+
+/// S4.5: "half a second after the last of these": a file that was published and stays open is drained
+/// all the same, without another write or a close.
+#[test]
+fn a_file_that_was_synced_and_stays_open_is_drained() {
+    let cluster = pair(Drain::Immediate, &[]);
+    let file = open_rw(cluster.bay(0).path("f"));
+    let mut data = vec![0u8; 100_000];
+    for turn in 1..=5u8 {
+        data.fill(turn);
+        sys::write_all_at(&file, &data, 0).expect("write");
+        file.sync_all().expect("fsync");
+    }
+    wait_until("it is in the canonical file", LONG, || {
+        (get(cluster.canonical("f")) == data).then_some(())
+    });
+    drop(file);
+    cluster.finish();
+}

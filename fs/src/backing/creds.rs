@@ -25,6 +25,9 @@ use std::sync::OnceLock;
 
 /// CAP_FSETID: a write does not clear setuid and setgid bits.
 pub const CAP_FSETID: u64 = 1 << 4;
+/// Opening files by handle, and reading all of them.
+pub const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
+
 /// CAP_SYS_ADMIN: registering a passthrough file.
 pub const CAP_SYS_ADMIN: u64 = 1 << 21;
 
@@ -258,16 +261,25 @@ fn get_caps() -> io::Result<(u64, u64, u64)> {
     ))
 }
 
+/// The process has this capability from here on, and no other.
+pub fn keep_only(capability: u64) -> io::Result<()> {
+    set_caps(capability, capability, 0)
+}
+
 fn set_effective(effective: u64) -> io::Result<()> {
     let daemon = daemon();
+    set_caps(effective, daemon.permitted, daemon.inheritable)
+}
+
+fn set_caps(effective: u64, permitted: u64, inheritable: u64) -> io::Result<()> {
     let header = CapHeader {
         version: CAPABILITY_VERSION_3,
         pid: 0,
     };
     let word = |shift: u32| CapData {
         effective: (effective >> shift) as u32,
-        permitted: (daemon.permitted >> shift) as u32,
-        inheritable: (daemon.inheritable >> shift) as u32,
+        permitted: (permitted >> shift) as u32,
+        inheritable: (inheritable >> shift) as u32,
     };
     let data = [word(0), word(32)];
     // SAFETY: as in `get_caps`; the kernel only reads both.

@@ -12,7 +12,8 @@
 //!
 //! A page that is asked for is marked before it is planned, and marks go before pages do. So a
 //! sync point that finds no mark came before the plan, which then sees what the sync point saw; and
-//! a page whose mark was taken away is still in the kernel's hands, and is waited for there.
+//! a page whose mark was taken away is still in the kernel's hands, and is waited for there. Who comes to
+//! a sync point while another one drops pages finds no mark, and waits for the end of that all the same.
 
 use layout_index::Version;
 use parking_lot::Mutex;
@@ -43,6 +44,12 @@ impl Pages {
         }
     }
 
+    /// The kernel has none, and nobody is dropping any. Never waits.
+    pub fn are_none(&self) -> bool {
+        let last = self.last.try_lock();
+        last.is_some_and(|_| !self.some.load(Ordering::SeqCst))
+    }
+
     /// The file is refreshed; afterwards the kernel has no page from before. `drop_pages` may wait, and so may
     /// whoever comes to this sync point meanwhile.
     pub fn sync_point<E>(
@@ -50,10 +57,10 @@ impl Pages {
         state: impl FnOnce() -> Result<State, E>,
         drop_pages: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
+        let mut last = self.last.lock();
         if !self.some.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let mut last = self.last.lock();
         let now = state()?;
         if *last == Some(now) {
             return Ok(());
@@ -107,6 +114,33 @@ mod tests {
         assert_eq!(drops(&pages, state(2, false)), 1, "a change may not show");
         pages.mark();
         assert_eq!(drops(&pages, state(2, true)), 1);
+    }
+
+    /// S2.14 holds for whoever comes to a sync point while another's drops the pages.
+    #[test]
+    fn nobody_passes_while_pages_are_being_dropped() {
+        let pages = Pages::default();
+        pages.mark();
+        let dropped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (begun, begins) = std::sync::mpsc::channel();
+            let (pages, dropped) = (&pages, &dropped);
+            scope.spawn(move || {
+                let drop_pages = || {
+                    begun.send(()).unwrap();
+                    // Long enough for the other one to pass, if it can.
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    dropped.store(true, Ordering::SeqCst);
+                    Ok::<(), ()>(())
+                };
+                pages.sync_point(|| Ok(state(0, true)), drop_pages)
+            });
+            begins.recv().unwrap();
+            assert!(!pages.are_none());
+            drops(pages, state(0, true));
+            assert!(dropped.load(Ordering::SeqCst));
+            assert!(pages.are_none());
+        });
     }
 
     #[test]

@@ -12,16 +12,21 @@
 //! It opens the file and closes it again: the kernel drops all pages of a file that is opened without
 //! leave to keep them, which no open here gives. Pages that were changed through a mapping are written
 //! before they go. The file is opened by the handle that the kernel itself would make of its node, so
-//! that neither names nor a removed file matter; that takes root.
+//! that neither names nor a removed file matter; that takes `CAP_DAC_READ_SEARCH`, the only thing that the helper keeps
+//! of root's rights. It answers before it closes the file: on older kernels (6.12) a close waits for an fsync that is under
+//! way, and an fsync may be what waits for the answer.
 //!
 //! # Crash behaviour
 //! Nothing is kept. If the helper is gone, whoever needs it gets an error: pages that are older than
 //! a sync point must not pass for new.
 
-use crate::backing::sys;
+use crate::backing::{creds, sys};
+use crate::inode::Inode;
+use crate::ops::PageDrop;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
-use nix::unistd::{ForkResult, fork};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,7 +35,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -44,6 +49,7 @@ type Answers = HashMap<u64, SyncSender<i32>>;
 
 /// The daemon's side.
 pub struct PageDropper {
+    helper: Pid,
     socket: OwnedFd,
     last: AtomicU64,
     /// Who waits for what; `None` once the helper is gone.
@@ -64,7 +70,8 @@ impl PageDropper {
                 // SAFETY: ends the process; takes any number and touches no memory.
                 unsafe { libc::_exit(i32::from(ended.is_err())) }
             }
-            ForkResult::Parent { .. } => Ok(Self {
+            ForkResult::Parent { child } => Ok(Self {
+                helper: child,
                 socket: ours,
                 last: AtomicU64::new(0),
                 answers: Mutex::new(Some(HashMap::new())),
@@ -73,16 +80,18 @@ impl PageDropper {
     }
 
     /// Listens to the helper. `device` is the number of the mounted file system.
-    pub(super) fn attach(self, device: u64) -> io::Result<Arc<Attached>> {
-        let attached = Arc::new(Attached {
-            dropper: self,
-            device,
-        });
-        let listener = attached.clone();
+    pub(super) fn attach(self, device: u64) -> io::Result<Attached> {
+        let dropper = Arc::new(self);
+        let listener = dropper.clone();
         std::thread::Builder::new()
             .name("forebay-pages".into())
-            .spawn(move || listener.dropper.listen())?;
-        Ok(attached)
+            .spawn(move || listener.listen())?;
+        Ok(Attached {
+            dropper,
+            device,
+            asked: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
+        })
     }
 
     fn listen(&self) {
@@ -105,6 +114,9 @@ impl PageDropper {
              mapped files fail until the next mount"
         );
         *self.answers.lock() = None;
+        if let Err(error) = waitpid(self.helper, None) {
+            tracing::debug!(%error, "it was nobody's child");
+        }
     }
 
     fn with_answers<T>(&self, with: impl FnOnce(&mut Answers) -> T) -> io::Result<T> {
@@ -116,19 +128,52 @@ impl PageDropper {
 
 /// A [`PageDropper`] that knows its mount.
 pub(super) struct Attached {
-    dropper: PageDropper,
+    dropper: Arc<PageDropper>,
     device: u64,
+    /// What the helper is at.
+    asked: AtomicUsize,
+    /// Nobody may open files by handle here: a container, most likely.
+    refused: AtomicBool,
+}
+
+impl PageDrop for Attached {
+    fn drop_pages(&self, inode: &Inode) -> io::Result<()> {
+        if self.refused.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.asked.fetch_add(1, Ordering::AcqRel);
+        let dropped = self.ask(inode.node, inode.generation());
+        self.asked.fetch_sub(1, Ordering::AcqRel);
+        match dropped {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                if !self.refused.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "the daemon may not open files by handle (CAP_DAC_READ_SEARCH): files that \
+                         stay mapped show what other nodes write when they are opened again"
+                    );
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn is_dropper(&self, thread: u32) -> bool {
+        self.asked.load(Ordering::Acquire) > 0
+            && Path::new(&format!("/proc/{}/task/{thread}", self.dropper.helper)).exists()
+    }
 }
 
 impl Attached {
-    /// Returns when the kernel has none of the pages any more that it had when this was called.
-    pub fn drop_pages(&self, node: u64, generation: u64) -> io::Result<()> {
+    fn ask(&self, node: u64, generation: u64) -> io::Result<()> {
         let (sender, answer) = sync_channel(1);
         let id = self.dropper.last.fetch_add(1, Ordering::Relaxed);
         self.dropper
             .with_answers(|answers| answers.insert(id, sender))?;
         let ask = [id, self.device, node, generation];
-        let answered = tell(self.dropper.socket.as_fd(), ask).and_then(|()| {
+        // A helper that does not even listen is not waited for.
+        let told = tell(self.dropper.socket.as_fd(), ask, MsgFlags::MSG_DONTWAIT);
+        let answered = told.and_then(|()| {
             let late = |e| io::Error::new(io::ErrorKind::TimedOut, e);
             answer.recv_timeout(PATIENCE).map_err(late)
         });
@@ -171,8 +216,13 @@ fn receive<const WORDS: usize>(socket: BorrowedFd<'_>) -> io::Result<Option<[u64
     Ok((got > 0).then_some(message))
 }
 
-fn tell<const WORDS: usize>(socket: BorrowedFd<'_>, words: [u64; WORDS]) -> io::Result<()> {
-    send(socket.as_raw_fd(), &encode(words), MsgFlags::MSG_NOSIGNAL)?;
+fn tell<const WORDS: usize>(
+    socket: BorrowedFd<'_>,
+    words: [u64; WORDS],
+    flags: MsgFlags,
+) -> io::Result<()> {
+    let flags = flags | MsgFlags::MSG_NOSIGNAL;
+    send(socket.as_raw_fd(), &encode(words), flags)?;
     Ok(())
 }
 
@@ -190,6 +240,7 @@ fn detach(socket: OwnedFd) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     nix::sys::prctl::set_name(c"forebay-pages")?;
+    creds::keep_only(creds::CAP_DAC_READ_SEARCH)?;
     std::env::set_current_dir("/")
 }
 
@@ -199,12 +250,12 @@ fn serve(mountpoint: PathBuf) -> io::Result<()> {
     let mountpoint = Arc::new(mountpoint);
     while let Some([id, device, node, generation]) = receive(socket.as_fd())? {
         let mountpoint = mountpoint.clone();
-        let work = move || {
-            let errno = match reopen(&mountpoint, device, node, generation) {
-                Ok(()) => 0,
-                Err(e) => e.raw_os_error().unwrap_or(libc::EIO),
-            };
-            answer(id, errno);
+        let work = move || match reopen(&mountpoint, device, node, generation) {
+            Ok(opened) => {
+                answer(id, 0);
+                drop(opened);
+            }
+            Err(e) => answer(id, e.raw_os_error().unwrap_or(libc::EIO)),
         };
         // A file whose pages cannot be dropped for a while holds up no other.
         if std::thread::Builder::new().spawn(work).is_err() {
@@ -215,13 +266,16 @@ fn serve(mountpoint: PathBuf) -> io::Result<()> {
 }
 
 fn answer(id: u64, errno: i32) {
-    if tell(io::stdin().as_fd(), [id, errno as u64]).is_err() {
+    if tell(io::stdin().as_fd(), [id, errno as u64], MsgFlags::empty()).is_err() {
         // The daemon is gone: nobody is left to do anything for.
-        std::process::exit(0);
+        // SAFETY: ends the process; takes any number and touches no memory.
+        unsafe { libc::_exit(0) }
     }
 }
 
-fn reopen(mountpoint: &Path, device: u64, node: u64, generation: u64) -> io::Result<()> {
+/// Opens the file, and has the kernel ask for its size: a mapping ends where it believes that the file does.
+/// `None` for a file that the kernel does not know, and has no pages of.
+fn reopen(mountpoint: &Path, device: u64, node: u64, generation: u64) -> io::Result<Option<File>> {
     let root = File::options()
         .read(true)
         .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
@@ -233,10 +287,12 @@ fn reopen(mountpoint: &Path, device: u64, node: u64, generation: u64) -> io::Res
     let words = [(node >> 32) as u32, node as u32, generation as u32];
     let handle: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     match sys::open_handle(root.as_fd(), NODE_AND_GENERATION, &handle, libc::O_RDONLY) {
-        // A file that the kernel does not know has no pages.
-        Err(e) if e.raw_os_error() == Some(libc::ESTALE) => Ok(()),
-        // The kernel asks for the size, too: a mapping ends where it believes that the file does.
-        opened => File::from(opened?).metadata().map(drop),
+        Err(e) if e.raw_os_error() == Some(libc::ESTALE) => Ok(None),
+        opened => {
+            let file = File::from(opened?);
+            file.metadata()?;
+            Ok(Some(file))
+        }
     }
 }
 
@@ -248,7 +304,7 @@ mod tests {
     fn messages_are_heard_as_they_were_said() {
         let (one, other) = pair().unwrap();
         let said = [3, 5, 1 << 40 | 7, 0x7fff_ffff];
-        tell(one.as_fd(), said).unwrap();
+        tell(one.as_fd(), said, MsgFlags::empty()).unwrap();
         assert_eq!(receive(other.as_fd()).unwrap(), Some(said));
         drop(one);
         assert_eq!(receive::<4>(other.as_fd()).unwrap(), None);

@@ -47,6 +47,7 @@ pub use kept::Prefetched;
 pub use locks::{Conflict, LockRequest};
 pub use nodes::{Close, Fsync, Others, Publisher};
 pub use open::{Opened, Registrar};
+pub(crate) use pages::PageDrop;
 pub use policy::Explained;
 pub use xattr::Xattr;
 
@@ -62,7 +63,7 @@ use layout_index::{FileId, Store};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -119,7 +120,9 @@ pub struct Overlay {
     next: AtomicU64,
     invalidate: OnceLock<Invalidate>,
     let_go: OnceLock<LetGo>,
-    drop_pages: OnceLock<pages::DropPages>,
+    page_drop: OnceLock<Box<dyn pages::PageDrop>>,
+    /// Sync points that wait for pages to go.
+    renewing: AtomicUsize,
     /// Files that the drain has made clean; see `admit`.
     drained: AtomicU64,
     told_of_descriptors: AtomicBool,
@@ -158,7 +161,8 @@ impl Overlay {
             next: AtomicU64::new(1),
             invalidate: OnceLock::new(),
             let_go: OnceLock::new(),
-            drop_pages: OnceLock::new(),
+            page_drop: OnceLock::new(),
+            renewing: AtomicUsize::new(0),
             drained: AtomicU64::new(0),
             told_of_descriptors: AtomicBool::new(false),
         }))

@@ -21,6 +21,7 @@
 //! The canonical file is opened as the caller, so the backing has agreed to each open. A write-only
 //! open tries read-write first: write-through and sparse seeks then work on every handle.
 
+use super::pages::NO_HANDLE;
 use super::policy::Said;
 use super::{At, Overlay, Placement, Unreferenced};
 use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
@@ -65,6 +66,10 @@ impl Overlay {
         flags: i32,
         registrar: Option<&dyn Registrar>,
     ) -> Result<Opened> {
+        if self.only_drops_pages(caller) {
+            let (fh, passthrough) = (NO_HANDLE, None);
+            return Ok(Opened { fh, passthrough });
+        }
         let inode = self.inode(node)?;
         if !inode.is_file() {
             return Err(if inode.is_dir() {
@@ -285,6 +290,9 @@ impl Overlay {
     /// Once for each `close`: the last moment at which an error of the drain can be told. Locks of
     /// the closing process (`owner`) go; only where there are some may this wait.
     pub fn flush(&self, fh: u64, owner: u64) -> Result<()> {
+        if fh == NO_HANDLE {
+            return Ok(());
+        }
         let handle = self.handle(fh)?;
         let closed = self.closed(&handle);
         let unlocked = self.drop_locks_of_owner(&handle, owner);
@@ -293,6 +301,9 @@ impl Overlay {
 
     /// The last close of a handle. Nobody hears an error from here. May wait for the backing.
     pub fn release(&self, fh: u64) -> Result<()> {
+        if fh == NO_HANDLE {
+            return Ok(());
+        }
         let (_, handle) = self.handles.remove(&fh).ok_or(FsError::BadHandle(fh))?;
         let unlocked = self.drop_locks_of_handle(&handle);
         if let Err(error) = &unlocked {
@@ -326,6 +337,9 @@ impl Overlay {
     }
 
     pub fn opendir(&self, caller: &Caller, node: u64) -> Result<u64> {
+        if self.only_drops_pages(caller) {
+            return Ok(NO_HANDLE);
+        }
         let inode = self.directory(node)?;
         let creds = Creds::of(caller);
         let fd = {
@@ -344,6 +358,9 @@ impl Overlay {
     }
 
     pub fn releasedir(&self, fh: u64) -> Result<()> {
+        if fh == NO_HANDLE {
+            return Ok(());
+        }
         let (_, handle) = self.dirs.remove(&fh).ok_or(FsError::BadHandle(fh))?;
         self.handle_gone(&handle.inode);
         Ok(())

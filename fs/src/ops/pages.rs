@@ -7,6 +7,15 @@
 //!
 //! Only direct handles have such pages: of a file with passthrough handles the kernel keeps those of
 //! the canonical file, which are the file system's below to keep right.
+//!
+//! # What the helper's open is
+//! Nothing but its effect on the kernel. It opens no canonical file (the backing may not trust root),
+//! waits for no other node and has no handle here ([`NO_HANDLE`]). A file that is mapped past the canonical
+//! file has direct handles until the sync point is answered, so a direct one is always allowed.
+//!
+//! # Threads
+//! Who waits here waits on the pool for requests that need the pool: page reads, and the size that the
+//! helper asks for. So at most half of it may.
 
 use super::Overlay;
 use super::kept::version;
@@ -14,16 +23,29 @@ use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
 use crate::inode::pages::State;
+use crate::types::Caller;
 use layout_index::Timestamp;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Returns when the kernel has none of the file's pages any more.
-pub(crate) type DropPages = Box<dyn Fn(&Inode) -> io::Result<()> + Send + Sync>;
+/// Of opens that only drop pages.
+pub(super) const NO_HANDLE: u64 = 0;
+
+/// At once. The pool has 500 threads.
+const MOST: usize = 250;
+
+/// Has the kernel drop pages.
+pub(crate) trait PageDrop: Send + Sync {
+    /// Returns when the kernel has none of the pages any more that it had when this was called.
+    fn drop_pages(&self, inode: &Inode) -> io::Result<()>;
+    /// The thread opens files for nothing else.
+    fn is_dropper(&self, thread: u32) -> bool;
+}
 
 impl Overlay {
-    /// How to have the kernel drop pages. The first one stays.
-    pub(crate) fn on_stale_pages(&self, drop_pages: DropPages) {
-        if self.drop_pages.set(drop_pages).is_err() {
+    /// Who drops pages. The first one stays.
+    pub(crate) fn on_stale_pages(&self, dropper: Box<dyn PageDrop>) {
+        if self.page_drop.set(dropper).is_err() {
             tracing::warn!("the overlay is mounted already; the first mount drops pages");
         }
     }
@@ -33,24 +55,56 @@ impl Overlay {
         handle.inode.pages.mark();
     }
 
+    pub(super) fn only_drops_pages(&self, caller: &Caller) -> bool {
+        let dropper = self.page_drop.get();
+        caller.uid == 0 && dropper.is_some_and(|dropper| dropper.is_dropper(caller.pid))
+    }
+
     /// A mapping shows nothing older than the refresh before this. Waits for reads of pages.
     pub(super) fn renew_pages(&self, handle: &Handle) -> Result<()> {
-        let Some(drop_pages) = self
-            .drop_pages
+        let Some(dropper) = self
+            .page_drop
             .get()
             .filter(|_| handle.passthrough.is_none())
         else {
             return Ok(());
         };
         let state = || {
+            // Before the look: a version that is not final then may never be.
+            let now = Timestamp::now();
             let version = version(handle.canonical.fd())?;
             Ok(State {
                 version,
                 news: handle.file.news(),
-                is_final: version.is_final_among_nodes(Timestamp::now()),
+                is_final: version.is_final_among_nodes(now),
             })
         };
-        let drop_them = || drop_pages(&handle.inode).map_err(FsError::Pages);
-        handle.inode.pages.sync_point(state, drop_them)
+        let Handle { inode, .. } = handle;
+        let drop_pages = || dropper.drop_pages(inode).map_err(FsError::Pages);
+        if inode.pages.are_none() {
+            return Ok(());
+        }
+        let _one = Waiting::begin(&self.renewing)?;
+        inode.pages.sync_point(state, drop_pages)
+    }
+}
+
+/// Somebody who waits here.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicUsize) -> Result<Self> {
+        let waiting = Waiting(count);
+        if count.fetch_add(1, Ordering::AcqRel) < MOST {
+            return Ok(waiting);
+        }
+        let many = format!("{MOST} locks and fsyncs wait for that already");
+        Err(FsError::Pages(io::Error::other(many)))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -9,6 +9,7 @@ use crate::types::NodeId;
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A file that changes this often while it is looked at is looked at again later.
@@ -174,7 +175,7 @@ impl Peers {
                     seen.subfiles.clear();
                 }
                 if view.has_news_since(&seen.view, me) {
-                    seen.news += 1;
+                    seen.news = self.news.fetch_add(1, Ordering::Relaxed);
                 }
                 seen.view = Arc::new(view);
                 seen.stamp = stamp;

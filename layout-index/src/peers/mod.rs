@@ -39,6 +39,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// The canonical file as it is now.
@@ -56,6 +57,8 @@ pub struct Peers {
     commons: Commons,
     shared: Arc<Shared>,
     patience: Duration,
+    /// The next number of [`Seen::news`], of whatever file.
+    news: AtomicU64,
     beating: Mutex<Beating>,
     stop: Condvar,
 }
@@ -80,7 +83,7 @@ pub(crate) struct Seen {
     /// Of the last whole look; `None` if there was no directory.
     stamp: Option<Stamp>,
     looked: bool,
-    /// How often a look has found something new of other nodes, or that the canonical file has.
+    /// Of the last look that found something new of other nodes, or that the canonical file has it; 0 for none.
     news: u64,
     /// Intents of others stood at that time.
     awaited: bool,
@@ -140,6 +143,7 @@ impl Peers {
             commons,
             shared: store.shared().clone(),
             patience,
+            news: AtomicU64::new(1),
             beating: Mutex::default(),
             stop: Condvar::new(),
         })
@@ -261,8 +265,8 @@ impl File {
         self.seen().view.clone()
     }
 
-    /// Grows with each look that finds something new: as long as it is the same, other nodes have
-    /// changed nothing of what is shown here but by the canonical file.
+    /// Another number after each look that finds something new, never one that any file had before: as
+    /// long as it is the same, other nodes have changed nothing of what is shown here but by the canonical file.
     pub fn news(&self) -> u64 {
         self.seen().news
     }

@@ -5,6 +5,7 @@ use super::lifecycle::{Unmount, UnmountFailure};
 use super::verbs::Names;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
+use caps::{CapSet, Capability};
 use flusher::ost::{self, Fleet, InFlight, Kind, Ost, OstSettings, Provider, ProviderError};
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
@@ -105,9 +106,10 @@ pub fn join(
 }
 
 /// Who drops the pages of mapped files, where other nodes may change them. It is a process of its own
-/// that takes root to be of use. Before there are threads.
+/// that must open files by handle to be of use. Before there are threads.
 pub fn page_dropper(settings: &MountSettings) -> Result<Option<PageDropper>> {
-    if settings.sharing.is_none() || !nix::unistd::geteuid().is_root() {
+    let by_handle = caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_READ_SEARCH);
+    if settings.sharing.is_none() || !by_handle.is_ok_and(|may| may) {
         return Ok(None);
     }
     let started = PageDropper::start(&settings.mount);

@@ -10,12 +10,12 @@ use forebay_tests::bay::{Bay, Drain, assert_same, get};
 use forebay_tests::cli::str;
 use forebay_tests::status::Status;
 use forebay_tests::wait::{LONG, wait_until};
+pub use forebay_tests::wait::{in_background, in_time};
 use forebay_tests::{prereq, sys};
 use pfs_sim::{Builder, Change, Failure, Sim, lov};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 pub const MIB: usize = 1 << 20;
@@ -171,20 +171,4 @@ fn wait_until_or<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Option<T
         Some(found) => Some(Some(found)),
         None => (std::time::Instant::now() > patience).then_some(None),
     })
-}
-
-/// Not scoped: what hangs must not keep the rest from being taken down.
-pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (done, result) = channel();
-    std::thread::spawn(move || {
-        if done.send(run()).is_err() {
-            eprintln!("it ended after the test");
-        }
-    });
-    result
-}
-
-pub fn in_time<T>(what: &str, result: Receiver<T>) -> T {
-    let result = result.recv_timeout(LONG);
-    result.unwrap_or_else(|e| panic!("{what} hangs, or failed: {e}"))
 }

@@ -10,6 +10,7 @@ use forebay_tests::bay::{self, Bay, Drain, open_rw};
 use forebay_tests::loopfs::LoopFs;
 use forebay_tests::users::{BOB, as_user};
 use forebay_tests::wait::{LONG, wait_until};
+pub use forebay_tests::wait::{in_background, in_time, within};
 use forebay_tests::{daemon_log, prereq, sys};
 use pfs_sim::{Builder, Sim};
 use serde_json::Value;
@@ -18,7 +19,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -293,24 +293,4 @@ pub fn logged_behind(bay: &Bay, lines: usize, words: &[&str]) -> Option<String> 
     let mut lines = log.lines().skip(lines);
     let line = lines.find(|line| words.iter().all(|word| line.contains(word)));
     line.map(str::to_owned)
-}
-
-/// Not scoped: what hangs must not keep the rest from being taken down.
-pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (done, result) = channel();
-    std::thread::spawn(move || {
-        if done.send(run()).is_err() {
-            eprintln!("it ended after the test");
-        }
-    });
-    result
-}
-
-pub fn in_time<T>(what: &str, result: Receiver<T>) -> T {
-    within(what, LONG, result)
-}
-
-pub fn within<T>(what: &str, limit: Duration, result: Receiver<T>) -> T {
-    let result = result.recv_timeout(limit);
-    result.unwrap_or_else(|e| panic!("{what} hangs for longer than {limit:?}, or failed: {e}"))
 }

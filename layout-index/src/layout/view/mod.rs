@@ -172,12 +172,14 @@ impl View {
     }
 
     /// Whether this is more, or less, of what nodes other than `me` have published than `before`
-    /// was, or the canonical file has got more of it.
+    /// was, or the canonical file has got more of it, or is about to (a plan may turn the order of
+    /// concurrent batches round).
     pub fn has_news_since(&self, before: &View, me: NodeId) -> bool {
         fn of_others(view: &View, me: NodeId) -> impl Iterator<Item = (&(NodeId, u32), &u64)> {
             view.read.iter().filter(move |((node, _), _)| *node != me)
         }
-        self.base_term() != before.base_term() || !of_others(self, me).eq(of_others(before, me))
+        let terms = |view: &View| (view.base_term(), view.plan().map(|plan| plan.term));
+        terms(self) != terms(before) || !of_others(self, me).eq(of_others(before, me))
     }
 
     pub fn base(&self) -> Option<&Base> {
