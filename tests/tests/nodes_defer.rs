@@ -7,7 +7,8 @@ mod nodes_pair;
 
 use forebay_tests::bay::{Bay, Drain, assert_same, get, put};
 use forebay_tests::rng::Rng;
-use nodes_pair::{MIB, Shared, in_background, in_time, until};
+use forebay_tests::wait::{in_background, in_time};
+use nodes_pair::{MIB, Shared, until};
 use pfs_sim::{Change, Sim};
 use std::fs::File;
 use std::io::{Read, Write};

@@ -9,7 +9,8 @@ use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::loopfs::LoopFs;
 use forebay_tests::rng::Rng;
 use forebay_tests::sys;
-use nodes_pair::{MIB, Shared, in_background, in_time, until};
+use forebay_tests::wait::{in_background, in_time};
+use nodes_pair::{MIB, Shared, until};
 
 const SIZE: usize = 16 * MIB;
 

@@ -10,10 +10,9 @@ use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{OK, STILL_DIRTY, code};
 use forebay_tests::rng::Rng;
 use forebay_tests::sys::{self, errno};
+use forebay_tests::wait::{in_background, in_time, within};
 use nix::sys::signal::Signal;
-use nodes_pair::{
-    GRACE, MIB, Shared, in_background, in_time, list, name_of, until, until_logged, within,
-};
+use nodes_pair::{GRACE, MIB, Shared, list, name_of, until, until_logged};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;

@@ -5,6 +5,7 @@ use forebay_tests::cluster::Cluster;
 use forebay_tests::locks::{How, fcntl, lock, unlock};
 use forebay_tests::sys::{self, Mapping, errno};
 use forebay_tests::wait::{LONG, in_background, in_time, wait_until};
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
@@ -226,14 +227,8 @@ fn pages_stay_as_long_as_nothing_changes() {
 
 /// Of this thread: pages that had to be read.
 fn major_faults() -> i64 {
-    // SAFETY: the structure is plain numbers, and filled in by the call.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    assert_eq!(
-        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) },
-        0
-    );
-    usage.ru_majflt
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("getrusage");
+    usage.major_page_faults()
 }
 
 /// The process that drops pages for `bay`.

@@ -247,11 +247,11 @@ fn sqlite_from_two_nodes() {
              done"
         );
         let dir = bay.mnt().to_owned();
-        nodes_pair::in_background(move || bash(&dir, &script))
+        forebay_tests::wait::in_background(move || bash(&dir, &script))
     };
     let both = [writer(&nodes.a, "a"), writer(&nodes.b, "b")];
     for writer in both {
-        nodes_pair::in_time("a writer", writer);
+        forebay_tests::wait::in_time("a writer", writer);
     }
     let want = format!("{0}\n{0}\nok\n", 2 * EACH);
     let ask = "sqlite3 t.db 'select count(*) from t; select n from c; pragma integrity_check;'";

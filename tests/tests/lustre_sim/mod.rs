@@ -9,8 +9,7 @@
 use forebay_tests::bay::{Bay, Drain, assert_same, get};
 use forebay_tests::cli::str;
 use forebay_tests::status::Status;
-use forebay_tests::wait::{LONG, wait_until};
-pub use forebay_tests::wait::{in_background, in_time};
+use forebay_tests::wait::{LONG, in_background, in_time, wait_until};
 use forebay_tests::{prereq, sys};
 use pfs_sim::{Builder, Change, Failure, Sim, lov};
 use std::os::unix::fs::PermissionsExt;

@@ -3,10 +3,11 @@
 // Each test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
-use crate::nodes_pair::{Shared, in_background, in_time};
+use crate::nodes_pair::Shared;
 use forebay_tests::bay::{Bay, Drain, get, open_rw};
 use forebay_tests::rng::Rng;
 use forebay_tests::sys;
+use forebay_tests::wait::{in_background, in_time};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};

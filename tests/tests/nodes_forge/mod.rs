@@ -7,13 +7,12 @@
 // Each test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
-use crate::nodes_pair::{
-    Shared, in_background, in_time, json, list, logged_behind, name_of, texts, until,
-};
+use crate::nodes_pair::{Shared, json, list, logged_behind, name_of, texts, until};
 use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
 use forebay_tests::cli::{OK, code};
 use forebay_tests::sys;
 use forebay_tests::users::{ALICE, BOB, as_user};
+use forebay_tests::wait::{in_background, in_time};
 use layout_index::checksum;
 use layout_index::extent::SubUnit;
 use layout_index::layout::{Batch, BatchBuilder, HEADER_LEN, Head, LayoutId, Piece, SubfileRef};

@@ -10,7 +10,6 @@ use forebay_tests::bay::{self, Bay, Drain, open_rw};
 use forebay_tests::loopfs::LoopFs;
 use forebay_tests::users::{BOB, as_user};
 use forebay_tests::wait::{LONG, wait_until};
-pub use forebay_tests::wait::{in_background, in_time, within};
 use forebay_tests::{daemon_log, prereq, sys};
 use pfs_sim::{Builder, Sim};
 use serde_json::Value;
