@@ -124,12 +124,12 @@ mod tests {
         let dropped = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (begun, begins) = std::sync::mpsc::channel();
+            let (end, ends) = std::sync::mpsc::channel();
             let (pages, dropped) = (&pages, &dropped);
             scope.spawn(move || {
                 let drop_pages = || {
                     begun.send(()).unwrap();
-                    // Long enough for the other one to pass, if it can.
-                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    ends.recv().unwrap();
                     dropped.store(true, Ordering::SeqCst);
                     Ok::<(), ()>(())
                 };
@@ -137,6 +137,7 @@ mod tests {
             });
             begins.recv().unwrap();
             assert!(!pages.are_none());
+            end.send(()).unwrap();
             drops(pages, state(0, true));
             assert!(dropped.load(Ordering::SeqCst));
             assert!(pages.are_none());

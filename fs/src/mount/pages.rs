@@ -42,7 +42,7 @@ use std::time::Duration;
 /// The kernel's `FILEID_INO64_GEN`: what FUSE makes its handles of.
 const NODE_AND_GENERATION: i32 = 0x81;
 
-/// The open waits for what other nodes have announced, and the drop for reads of pages.
+/// Pages that are being read are waited for, and those that were changed are written.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 type Answers = HashMap<u64, SyncSender<i32>>;
