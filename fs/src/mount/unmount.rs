@@ -111,9 +111,10 @@ struct Mount {
 
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
-    let mut number = || std::str::from_utf8(fields.next()?).ok();
-    let id = number()?.parse().ok()?;
-    let (major, minor) = number().and_then(|_| number())?.split_once(':')?;
+    let text = |field| std::str::from_utf8(field).ok();
+    let id = text(fields.next()?)?.parse().ok()?;
+    // Behind the number of the mount that it is mounted on.
+    let (major, minor) = text(fields.nth(1)?)?.split_once(':')?;
     let device = libc::makedev(major.parse().ok()?, minor.parse().ok()?);
     let path = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
     Some(Mount { id, device, path })
