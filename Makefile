@@ -47,7 +47,7 @@ lint: test-deps ## rustfmt, clippy with warnings denied, shell syntax
 fmt: ## format the sources
 	$(CARGO) fmt --all
 
-soak: test-deps ## FOREBAY_CYCLES (200) kill -9 cycles and FOREBAY_OPS (200000) random operations
+soak: test-deps ## kill -9 cycles and random operations at length (scripts/soak.sh has the numbers)
 	@$(ENV) CARGO=$(CARGO) scripts/soak.sh
 
 bench: deps ## the mount against the plain directory and a minimal FUSE file system

@@ -25,7 +25,7 @@ want_test=false
 [[ " $* " == *" test "* ]] && want_test=true
 
 command -v cargo >/dev/null ||
-    fail "there is no Rust toolchain: install Rust 1.88 or newer and run this again"
+    fail "there is no Rust toolchain: install Rust 1.89 or newer and run this again"
 
 if $want_test; then
     for component in rustfmt clippy; do

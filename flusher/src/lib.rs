@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What it must never do: put older bytes over newer ones, let the log forget bytes before the
-//! canonical file is synced, or lose an error. `drain.rs` says how each is kept.
+//! canonical file is synced, or lose an error. `drain/mod.rs` says how each is kept.
 //!
 //! # Policies
 //!

@@ -55,6 +55,9 @@ pub(crate) async fn hear(shared: Arc<Shared>) {
         if owing {
             take_notes(&shared, &mut asked).await;
         }
+        if together.peers.is_appending() {
+            yield_appends(&shared, &mut asked).await;
+        }
         hurry(&shared, together, &mut asked);
         if looked.elapsed() >= lease / 2 {
             looked = Instant::now();
@@ -89,6 +92,37 @@ async fn take_notes(shared: &Arc<Shared>, asked: &mut Asked) {
         // The runtime goes away.
         Err(_) => {}
     }
+}
+
+/// Gives up append locks that other nodes want, and those that rest. What was appended is announced
+/// then, and published at once: the node that takes the lock waits for it.
+async fn yield_appends(shared: &Arc<Shared>, asked: &mut Asked) {
+    let there = shared.clone();
+    let yielded = tokio::task::spawn_blocking(move || {
+        let mut announced = Vec::new();
+        let Some(together) = &there.together else {
+            return announced;
+        };
+        let files = together.peers.appends_to_yield().unwrap_or_else(|error| {
+            tracing::warn!(%error, "whether other nodes want to append cannot be seen");
+            Vec::new()
+        });
+        for file in files {
+            match together.peers.yield_append(&file) {
+                Ok(true) => {
+                    together.add(&file, false);
+                    announced.push(file.id());
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(file = %file.id(), %error, "the append lock stays here for now");
+                }
+            }
+        }
+        announced
+    });
+    // An error says that the runtime goes away.
+    asked.files.extend(yielded.await.unwrap_or_default());
 }
 
 /// Publishes what others ask for. A drain of the file that is under way is no reason to leave it to

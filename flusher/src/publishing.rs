@@ -5,6 +5,7 @@ use crate::schedule::Scope;
 use crate::settings::Policy;
 use crate::{Flusher, Selection, Verdict, drain};
 use layout_index::{File, FileId, StickyError, StoreError};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,8 +41,14 @@ impl Flusher {
         ended.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Waits until what was announced of the file has come, whichever way it takes.
-    pub fn deliver(&self, file: &Arc<File>, deadline: Instant) -> Result<(), StickyError> {
+    /// Waits until what was announced of the file has come, whichever way it takes; no longer than `goes_on`
+    /// says yes.
+    pub fn deliver(
+        &self,
+        file: &Arc<File>,
+        deadline: Instant,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), StickyError> {
         let Some(together) = &self.shared.together else {
             return Ok(());
         };
@@ -51,6 +58,9 @@ impl Flusher {
         self.shared.wake(file.id());
         let mut schedule = self.shared.schedule.lock();
         while together.peers.owes(file) && Instant::now() < deadline {
+            if !MutexGuard::unlocked(&mut schedule, goes_on) {
+                return Err(given_up());
+            }
             let next = Instant::now() + Duration::from_millis(10);
             self.shared.job_ended.wait_until(&mut schedule, next);
         }
@@ -89,13 +99,21 @@ impl Flusher {
     }
 
     /// Drains all that any node has published of the file, and what this one has not, and waits
-    /// until the canonical file is the whole truth.
-    pub fn settle(&self, file: &Arc<File>, deadline: Instant) -> bool {
+    /// until the canonical file is the whole truth, or `goes_on` says no.
+    pub fn settle(&self, file: &Arc<File>, deadline: Instant, goes_on: &dyn Fn() -> bool) -> bool {
         if let Some(together) = &self.shared.together {
             together.add(file, true);
         }
         let handle = self.drain(Selection::Files(vec![file.id()]));
-        handle.wait(Some(deadline)) == Verdict::Drained && file.is_settled()
+        let drained = handle.wait_with(Some(deadline), |_| goes_on());
+        drained == Verdict::Drained && file.is_settled()
+    }
+}
+
+fn given_up() -> StickyError {
+    StickyError {
+        errno: libc::EINTR,
+        message: "the caller is gone".to_owned(),
     }
 }
 

@@ -15,6 +15,9 @@ pub(crate) struct Trouble {
     pub damaged: bool,
     /// The rest of the file is not concerned: an OST that has these bytes does not answer.
     pub away: bool,
+    /// Nothing is wrong with the file or the file system below: the disk of the store is full, and the
+    /// drain goes on when it is not. No error of the file, and none for the job.
+    pub passing: bool,
 }
 
 /// For the canonical file as a whole.
@@ -26,6 +29,7 @@ pub(crate) fn canonical(name: &str, op: &str, source: &io::Error) -> Trouble {
         ),
         damaged: false,
         away: false,
+        passing: false,
     }
 }
 
@@ -39,6 +43,7 @@ pub(crate) fn stripe(name: &str, range: ByteRange, problem: Problem) -> Trouble 
             ),
             damaged: false,
             away: false,
+            passing: false,
         },
         Problem::Damaged(e) => Trouble {
             errno: libc::EIO,
@@ -47,6 +52,7 @@ pub(crate) fn stripe(name: &str, range: ByteRange, problem: Problem) -> Trouble 
             ),
             damaged: true,
             away: false,
+            passing: false,
         },
         Problem::Away(e) => Trouble {
             errno: e.raw_os_error().unwrap_or(libc::EIO),
@@ -55,6 +61,7 @@ pub(crate) fn stripe(name: &str, range: ByteRange, problem: Problem) -> Trouble 
             ),
             damaged: false,
             away: true,
+            passing: false,
         },
         Problem::Store(e) => store(name, "reading the log of", e),
         Problem::TrimPending => store(name, "truncating", StoreError::TrimPending),
@@ -69,12 +76,17 @@ pub(crate) fn store(name: &str, op: &str, error: StoreError) -> Trouble {
             StoreError::Checksum { .. } | StoreError::SubfileChecksum { .. }
         ),
         away: false,
+        passing: matches!(error, StoreError::Full),
         message: format!("draining {name}: {op} the file failed: {error}"),
     }
 }
 
 /// A failure that is still the same failure is neither logged nor reported to the job twice.
 pub(crate) fn stick(file: &File, trouble: &Trouble) {
+    if trouble.passing {
+        tracing::info!(file = %file.id(), "{}", trouble.message);
+        return;
+    }
     if file.error().is_some_and(|e| e.message == trouble.message) {
         return;
     }

@@ -345,7 +345,7 @@ fn a_target_that_is_away_holds_up_only_what_is_on_it() {
     flusher.drain(Selection::All);
     let file = store.file(ID);
     eventually("the rest to drain", || {
-        let undrained = file.count_undrained().unwrap();
+        let undrained = file.count_undrained(None).unwrap();
         undrained > 0 && undrained <= std::fs::metadata(&aside).unwrap().len()
     });
     eventually("the error", || file.error().is_some());

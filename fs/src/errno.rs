@@ -53,9 +53,16 @@ pub enum FsError {
     /// No descriptor or no thread for one more.
     #[error("no more locks can be had")]
     NoLocks,
-    /// The wait for a lock was ended by a signal.
+    /// A wait was ended by a signal.
     #[error("interrupted")]
     Interrupted,
+    /// Other nodes kept a range locked for too long.
+    #[error("other nodes did not let this one have the bytes in time; try again")]
+    NoTurn,
+    #[error(
+        "the mount was not told who publishes to other nodes; this is a fault of the daemon: please report it"
+    )]
+    NoPublisher,
     /// The drain failed earlier; told once, at fsync or close.
     #[error("the drain of this file failed: {message}")]
     Drain { errno: i32, message: String },
@@ -77,12 +84,20 @@ impl FsError {
             FsError::IsDirectory => libc::EISDIR,
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::TooManyFiles => libc::ENFILE,
-            FsError::Unsettled => libc::ETIMEDOUT,
-            FsError::Pages(_) => libc::EIO,
+            FsError::Unsettled | FsError::NoTurn => libc::ETIMEDOUT,
+            FsError::Pages(_) | FsError::NoPublisher => libc::EIO,
             FsError::Locked => libc::EAGAIN,
             FsError::NoLocks => libc::ENOLCK,
             FsError::Interrupted => libc::EINTR,
             FsError::Drain { errno, .. } => *errno,
+        }
+    }
+
+    /// For callers that know only errors of the backing.
+    pub fn into_io(self) -> io::Error {
+        match self {
+            FsError::Io(e) => e,
+            e => io::Error::from_raw_os_error(e.errno()),
         }
     }
 
@@ -91,8 +106,8 @@ impl FsError {
         match self {
             // The store's disk or the backing; only a broken one is news.
             FsError::Store(StoreError::Io { source, .. }) => io_errno(source) == libc::EIO,
-            FsError::Store(StoreError::Full | StoreError::Busy) => false,
-            FsError::Store(_) | FsError::Pages(_) => true,
+            FsError::Store(StoreError::Full | StoreError::Busy | StoreError::Interrupted) => false,
+            FsError::Store(_) | FsError::Pages(_) | FsError::NoPublisher => true,
             _ => false,
         }
     }
@@ -120,8 +135,11 @@ fn store_errno(e: &StoreError) -> i32 {
         StoreError::Full => libc::ENOSPC,
         StoreError::Busy => libc::EAGAIN,
         StoreError::Io { source, .. } | StoreError::Shared { source, .. } => io_errno(source),
-        StoreError::Awaited { .. } | StoreError::Restless(_) => libc::ETIMEDOUT,
+        StoreError::Awaited { .. } | StoreError::Appending { .. } | StoreError::Restless(_) => {
+            libc::ETIMEDOUT
+        }
         StoreError::Gone(_) => libc::ESTALE,
+        StoreError::Interrupted => libc::EINTR,
         StoreError::Clean
         | StoreError::TrimPending
         | StoreError::NotAlone

@@ -4,13 +4,14 @@ use crate::backing::{AsUser, dirent::Dirent};
 use crate::inode::{Inode, Registered};
 use crate::recent::Recent;
 use crate::types::Caller;
-use layout_index::File;
+use layout_index::{AppendHold, File};
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// An open file. `O_APPEND`, `O_DIRECT` and the like are the kernel's business: it sends offsets.
+/// An open file. `O_DIRECT` and the like are the kernel's business: it sends offsets. Where an append
+/// goes with many nodes: `ops/append`.
 pub struct Handle {
     /// Also the lane of the log that this handle's writes go to.
     pub fh: u64,
@@ -31,7 +32,11 @@ pub struct Handle {
     /// they have published, and a write records only what it changes.
     pub looks: bool,
     pub recent: Recent,
+    /// The kernel appends by itself through this handle: no other node does meanwhile.
+    pub append_hold: Option<AppendHold>,
     pub opener: Caller,
+    /// No byte at or behind this can be written.
+    pub largest: u64,
     /// The number of the last drain error that this handle's fsync has told.
     pub told: AtomicU64,
 }
@@ -41,6 +46,7 @@ pub struct DirHandle {
     pub inode: Arc<Inode>,
     pub fd: OwnedFd,
     pub stream: Mutex<DirStream>,
+    pub opener: u32,
 }
 
 /// Entries read ahead from the backing. `at` is the offset of the first of them.

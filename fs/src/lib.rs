@@ -12,10 +12,11 @@
 //!         (the PFS directory, always as the caller)
 //! ```
 //!
-//! `inode/` and `handle/` are the two tables between requests. `errno.rs` is the only place where
+//! `inode/` and `handle.rs` are the two tables between requests. `errno.rs` is the only place where
 //! an error becomes a number. The flusher is not imported: the drain gets at canonical files
 //! through [`Overlay::open_canonical`], handed to it by the composition root.
 
+mod asker;
 pub mod backing;
 pub mod errno;
 mod fuse;
@@ -23,13 +24,16 @@ mod handle;
 mod inode;
 mod mount;
 pub mod ops;
+mod places;
 pub mod policy;
 mod recent;
 pub mod types;
 
 pub use backing::Backing;
 pub use errno::FsError;
-pub use mount::{MountOptions, Mounted, PageDropper, UnmountError, Unmounter, mount};
+pub use mount::{
+    MountOptions, Mounted, PageDropper, UnmountError, Unmounter, abort_connection, mount,
+};
 pub use ops::{
     Close, Explained, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Prefetched,
     Publisher,

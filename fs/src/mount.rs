@@ -5,16 +5,19 @@
 //! hands it over a socket. A mount that does not come to life is taken down again before the error
 //! is returned.
 
+mod connection;
 mod helper;
 mod pages;
 mod unmount;
 
+pub use connection::abort_connection;
 pub use pages::PageDropper;
 pub use unmount::{UnmountError, Unmounter};
 
 use crate::fuse::Adapter;
 use crate::inode::Place;
 use crate::ops::{Invalidate, LetGo, Overlay};
+use crate::places::{NO_CALLER, Places};
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use nix::mount::MsFlags;
 use parking_lot::Mutex;
@@ -159,7 +162,7 @@ fn start(
 
     let notifier = Arc::new(Mutex::new(Some(session.notifier())));
     overlay.on_invalidate(invalidator(notifier.clone()));
-    overlay.on_let_go(releaser(notifier.clone()));
+    overlay.on_let_go(releaser(overlay.places().clone(), notifier.clone()));
     if let Some(pages) = pages {
         overlay.on_stale_pages(Box::new(pages.attach(unmounter.device())?));
     }
@@ -198,14 +201,14 @@ fn invalidator(notifier: SharedNotifier) -> Invalidate {
 /// Makes the kernel drop entries, upon which it forgets the files. For each it takes the lock of
 /// the parent directory, which whoever waits for an answer about an entry there holds: so this
 /// happens on a thread that answers nobody, one at a time, and with no lock of ours held.
-fn releaser(notifier: SharedNotifier) -> LetGo {
+fn releaser(places: Arc<Places>, notifier: SharedNotifier) -> LetGo {
     let busy = Arc::new(AtomicBool::new(false));
     Box::new(move |files| {
         if busy.swap(true, Ordering::AcqRel) {
             return;
         }
         let (busy, notifier) = (busy.clone(), notifier.clone());
-        blocking::unblock(move || {
+        places.run(NO_CALLER, move || {
             for Place { parent, name } in files {
                 let Some(notifier) = notifier.lock().clone() else {
                     break;
@@ -216,8 +219,7 @@ fn releaser(notifier: SharedNotifier) -> LetGo {
                 }
             }
             busy.store(false, Ordering::Release);
-        })
-        .detach();
+        });
     })
 }
 

@@ -61,6 +61,11 @@ pub trait DiskFile: Send + Sync + Debug {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
+/// The same, to be looked at only: nothing is opened for writing, no link is followed, and what is no
+/// regular file is not opened, so that nothing is waited for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LookingDisk;
+
 /// A file of the machine's own file systems.
 #[derive(Debug)]
 pub struct RealFile(pub File);
@@ -116,6 +121,47 @@ impl Disk for RealDisk {
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
         let stat = nix::sys::statvfs::statvfs(path)?;
         Ok(stat.blocks_available() * stat.fragment_size())
+    }
+}
+
+impl Disk for LookingDisk {
+    fn create(&self, _: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn remove(&self, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn create_dir(&self, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        RealDisk.list(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
+        RealDisk.free_bytes(path)
     }
 }
 

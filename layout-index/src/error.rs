@@ -84,6 +84,18 @@ pub enum StoreError {
         nodes: String,
         seconds: f64,
     },
+    /// Another node appends to the file, or was killed while it did, and its bytes were not there in time.
+    #[error(
+        "file {file}: {node} appends to it and did not let this one append within {seconds} s; nothing was written: try again, and if it stays so look at that node's daemon"
+    )]
+    Appending {
+        file: FileId,
+        node: String,
+        seconds: f64,
+    },
+    /// The caller of a request that waited for other nodes was killed.
+    #[error("the caller is gone")]
+    Interrupted,
     /// It was looked at again and again, and never was the same twice.
     #[error("file {0}: other nodes publish it faster than it can be looked at; try again")]
     Restless(FileId),
@@ -125,6 +137,7 @@ impl StoreError {
             StoreError::Io { source, .. }
             | StoreError::SubfileIo { source, .. }
             | StoreError::Shared { source, .. } => source.raw_os_error(),
+            StoreError::Full => Some(libc::ENOSPC),
             _ => None,
         }
     }

@@ -36,7 +36,7 @@ pub mod subfile;
 pub mod superblock;
 pub mod types;
 
-pub use disk::{Disk, DiskFile, RealDisk, RealFile};
+pub use disk::{Disk, DiskFile, LookingDisk, RealDisk, RealFile};
 pub use error::{Result, StoreError};
 pub use file::{
     CanonicalGuard, DirtyStat, DirtyStripe, Drained, Exclusive, File, Intro, Piece, Plan, Snapshot,
@@ -44,7 +44,7 @@ pub use file::{
 };
 pub use index::SubfileRow;
 pub use kept::{Kept, KeptTotals, Version};
-pub use peers::{Canonical, Peers, Wait};
+pub use peers::{AppendHold, AppendTurn, Appends, Canonical, Overlap, Peers, Wait};
 pub use policy::FilePolicy;
 pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};

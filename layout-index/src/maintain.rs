@@ -11,6 +11,12 @@
 //! *Killed before 4 is done*: the old checkpoint holds; every segment it needs is still there,
 //! because 5 goes by the checkpoint on disk. *Killed in 5*: leftovers, removed at the next
 //! checkpoint, for nothing counts on them.
+//!
+//! # A disk that others fill
+//! A checkpoint needs room for the index, and some is held for it ([`RESERVE`]). While the disk has none
+//! and that is used up it does not begin, and one that runs out of room in 3 or 4 stays where it is ([`Unfinished`]): the next goes on from there, with the same
+//! frozen extents. Readers find those in memory meanwhile, and replay finds them in the log. Writers fill
+//! what memory there is and are then written through; nothing of the log is freed.
 
 use crate::error::{Result, StoreError};
 use crate::extent::{ExtentMap, Place};
@@ -35,7 +41,28 @@ const RECLAIM_AGE: Duration = Duration::from_secs(2);
 /// While extents in RocksDB are being drained, merges follow this closely: the books, the drain's
 /// progress and reclaim go by them.
 const DRAIN_AGE: Duration = Duration::from_secs(1);
+/// Free room on the disk without which no checkpoint begins: for the tables of a merge and for what
+/// RocksDB rewrites beside them; and for each extent that is merged.
+const ROOM: u64 = 8 << 20;
+const ROOM_FOR_EXTENT: u64 = 256;
+/// Room that is held for the index while the disk has enough. It is given back right before a checkpoint
+/// that would not fit, which then frees what the drain has emptied.
+const RESERVE: u64 = 2 * ROOM;
 
+/// A checkpoint between its steps 2 and 5.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    frozen: Vec<Frozen>,
+    ended: Vec<Arc<Tally>>,
+    upto: Seq,
+    dead: Vec<(u32, u64)>,
+    /// Files and lives that step 3 is done with, and where it is in the next file.
+    merged: usize,
+    merged_to: u64,
+    removed: usize,
+}
+
+#[derive(Debug)]
 struct Frozen {
     file: Arc<File>,
     no: FileNo,
@@ -45,29 +72,82 @@ struct Frozen {
 }
 
 pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
-    let _one = shared.maintenance.merging.lock();
+    let mut unfinished = shared.maintenance.merging.lock();
     if let Some(failure) = shared.log.failure() {
         return Err(failure);
     }
+    let result = has_room(shared).and_then(|()| {
+        if let Some(earlier) = unfinished.take() {
+            go_on(shared, &mut unfinished, earlier)?;
+        }
+        let new = begin(shared)?;
+        go_on(shared, &mut unfinished, new)
+    });
+    shared.note_starved(matches!(result, Err(StoreError::Full)));
+    result
+}
+
+fn has_room(shared: &Shared) -> Result<()> {
+    let needed = ROOM + shared.hot.load(Ordering::Relaxed) * ROOM_FOR_EXTENT;
+    match shared.log.free_bytes() {
+        Ok(free) if free < needed => match free + RESERVE >= needed && shared.log.give_reserve() {
+            true => Ok(()),
+            false => Err(StoreError::Full),
+        },
+        // A disk that does not even say so fails what comes next.
+        _ => Ok(()),
+    }
+}
+
+/// Steps 1 and 2.
+fn begin(shared: &Arc<Shared>) -> Result<Unfinished> {
     let dead = dead_segments(shared);
     shared.hidden.store(0, Ordering::Relaxed);
     shared.behind.store(false, Ordering::Relaxed);
     let (frozen, ended, upto) = freeze(shared);
     shared.log.sync()?;
-    // A merge that failed half-way is not tried again: the books no longer say what the index
-    // holds. The next start replays the log over the checkpoint that is on the disk.
-    write_index(shared, &frozen, &ended, upto)
-        .inspect_err(|e| shared.log.stop("writing the extent index", e))?;
+    Ok(Unfinished {
+        frozen,
+        ended,
+        upto,
+        dead,
+        merged: 0,
+        merged_to: 0,
+        removed: 0,
+    })
+}
+
+/// Steps 3 to 5. Leaves the checkpoint in `unfinished` when the disk is full.
+fn go_on(
+    shared: &Shared,
+    unfinished: &mut Option<Unfinished>,
+    mut checkpoint: Unfinished,
+) -> Result<()> {
+    match write_index(shared, &mut checkpoint) {
+        Ok(()) => {}
+        Err(StoreError::Full) => {
+            *unfinished = Some(checkpoint);
+            return Err(StoreError::Full);
+        }
+        // After any other error the books no longer say what the index holds. The next start replays
+        // the log over the checkpoint that is on the disk.
+        Err(error) => {
+            shared.log.stop("writing the extent index", &error);
+            return Err(error);
+        }
+    }
     // New ones are added behind these.
-    shared.ended.lock().drain(..ended.len());
-    for part in frozen {
+    shared.ended.lock().drain(..checkpoint.ended.len());
+    for part in checkpoint.frozen {
         part.file.thaw(part.no);
         shared
             .hot
             .fetch_sub(part.recent.len() as u64, Ordering::Relaxed);
     }
+    let upto = checkpoint.upto;
     let mut result = Ok(());
-    for (id, _) in dead
+    for (id, _) in checkpoint
+        .dead
         .into_iter()
         .filter(|(_, seen_at)| *seen_at <= upto.0 + 1)
     {
@@ -79,17 +159,20 @@ pub(crate) fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     result
 }
 
-fn write_index(shared: &Shared, frozen: &[Frozen], ended: &[Arc<Tally>], upto: Seq) -> Result<()> {
-    for part in frozen {
-        merge(shared, part)?;
+fn write_index(shared: &Shared, checkpoint: &mut Unfinished) -> Result<()> {
+    while let Some(part) = checkpoint.frozen.get(checkpoint.merged) {
+        merge(shared, part, &mut checkpoint.merged_to)?;
+        checkpoint.merged += 1;
+        checkpoint.merged_to = 0;
     }
-    for tally in ended {
+    while let Some(tally) = checkpoint.ended.get(checkpoint.removed) {
         shared.index.remove_file(tally.no, |start, extent| {
             shared.dropped(tally, start, &extent, Gone::Superseded);
         })?;
         tally.cold.store(0, Ordering::Release);
+        checkpoint.removed += 1;
     }
-    shared.index.commit(upto)
+    shared.index.commit(checkpoint.upto)
 }
 
 /// Sealed segments without live payload, with a number that everything which emptied them is
@@ -142,14 +225,14 @@ fn freeze(shared: &Arc<Shared>) -> (Vec<Frozen>, Vec<Arc<Tally>>, Seq) {
     (frozen, ended, Seq(next - 1))
 }
 
-fn merge(shared: &Shared, part: &Frozen) -> Result<()> {
+fn merge(shared: &Shared, part: &Frozen, from: &mut u64) -> Result<()> {
     let change = Change {
         no: part.no,
         row: &part.row,
         recent: &part.recent,
         has_cold: part.tally.cold.load(Ordering::Acquire) > 0,
     };
-    shared.index.merge(&change, &mut |merged| {
+    shared.index.merge(&change, from, &mut |merged| {
         for (start, extent) in merged.gone {
             shared.dropped(&part.tally, *start, extent, Gone::Elsewhere);
         }
@@ -244,13 +327,19 @@ impl Turn {
         if self.failed {
             return;
         }
-        if let Err(error) = self.try_take(shared) {
-            self.failed = shared.log.failure().is_some();
-            tracing::error!(%error, "maintenance of the store failed; it is tried again");
+        match self.try_take(shared) {
+            // Said once, by `Shared::note_starved`.
+            Ok(()) | Err(StoreError::Full) => {}
+            Err(error) => {
+                self.failed = shared.log.failure().is_some();
+                tracing::error!(%error, "maintenance of the store failed; it is tried again");
+            }
         }
     }
 
     fn try_take(&mut self, shared: &Arc<Shared>) -> Result<()> {
+        shared.log.keep_spares();
+        shared.log.keep_reserve(RESERVE, 2 * ROOM);
         let pressed = shared.log.space.above_high();
         if pressed {
             shared.tell(Event::Pressure);
@@ -272,7 +361,8 @@ impl Turn {
     }
 
     fn is_due(&mut self, shared: &Shared, pressed: bool) -> bool {
-        if shared.behind.load(Ordering::Relaxed)
+        if shared.is_starved()
+            || shared.behind.load(Ordering::Relaxed)
             || shared.hot.load(Ordering::Relaxed) > shared.hot_limit
         {
             return true;

@@ -6,6 +6,8 @@ use crate::file::File;
 use crate::index::Index;
 use crate::kept::Kept;
 use crate::log::Log;
+use crate::maintain::Unfinished;
+use crate::peers::Overlaps;
 use crate::store::Event;
 use crate::subfile::{Subfile, Subfiles};
 use crate::types::{FileId, FileNo, Seq};
@@ -43,9 +45,12 @@ pub(crate) struct Shared {
     /// Recovery had to replay: a checkpoint is due, or a daemon that keeps dying young would
     /// replay more each time and never give a segment back.
     pub behind: AtomicBool,
+    /// The last checkpoint found no room on the store's disk.
+    pub starved: AtomicBool,
     pub maintenance: Maintenance,
     pub subfiles: SubfileBook,
     pub kept: Arc<Kept>,
+    pub overlaps: Overlaps,
 }
 
 impl std::fmt::Debug for Shared {
@@ -68,8 +73,8 @@ pub(crate) struct Entry {
 pub(crate) struct Maintenance {
     pub state: Mutex<MaintenanceState>,
     pub changed: Condvar,
-    /// One merge at a time.
-    pub merging: Mutex<()>,
+    /// One merge at a time; what the last one left, when it ran out of room.
+    pub merging: Mutex<Option<Unfinished>>,
 }
 
 #[derive(Debug, Default)]
@@ -263,8 +268,31 @@ impl Shared {
         self.hot.load(Ordering::Relaxed) > 2 * self.hot_limit
     }
 
-    /// Waits for one merge, if there is a thread that does them.
+    /// Others have filled the disk: nothing is merged, and memory is not given back, until there is
+    /// room again.
+    pub fn is_starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed)
+    }
+
+    pub fn note_starved(&self, starved: bool) {
+        if self.starved.swap(starved, Ordering::Relaxed) == starved {
+            return;
+        }
+        if starved {
+            tracing::warn!(
+                dir = %self.log.dir().display(),
+                "the disk of the store is full; the store holds what it has, and what does not fit is written through, until there is room on that disk"
+            );
+        } else {
+            tracing::info!("there is room on the disk of the store again");
+        }
+    }
+
+    /// Waits for one merge, if there is a thread that does them and room for what they write.
     pub fn wait_for_memory(&self) {
+        if self.is_starved() {
+            return;
+        }
         let mut state = self.maintenance.state.lock();
         state.kicked = true;
         self.maintenance.changed.notify_all();

@@ -12,6 +12,8 @@ const MIN_SEGMENT: u64 = 1 << 20;
 /// Segments that only records without payload may take: enough to say "drained" for everything
 /// when the store is full of data.
 const RESERVED_SEGMENTS: u64 = 2;
+/// Users with less than this part of the watermark do not make the parts of others smaller.
+const NOTICEABLE: u64 = 64;
 /// The longest that one write is held back just below a full store.
 const MAX_DELAY: Duration = Duration::from_millis(100);
 
@@ -26,6 +28,11 @@ pub struct SpaceOptions {
     pub high_watermark: f64,
     /// Fraction of the capacity that one user's undrained data may take.
     pub user_share: f64,
+}
+
+impl SpaceOptions {
+    /// Of the capacity: a smallest segment for each lane, and those kept for records.
+    pub const LEAST: u64 = (LANES as u64 + RESERVED_SEGMENTS) * (MIN_SEGMENT + MIN_SEGMENT / 8);
 }
 
 impl Default for SpaceOptions {
@@ -187,6 +194,19 @@ impl SpaceBook {
         taken
     }
 
+    /// A user with `own` bytes is not slowed, because another one of `all` keeps the store above its watermark: one
+    /// that has more than an equal part of it, while `own` is no more than that. A user counts for the
+    /// parts who has a noticeable part at all.
+    pub fn is_spared(&self, own: u64, all: impl Iterator<Item = u64>) -> bool {
+        let noticeable = self.high / NOTICEABLE;
+        let (users, most) = all.fold((0, 0), |(users, most), bytes| {
+            (users + u64::from(bytes > noticeable), bytes.max(most))
+        });
+        let others = users - u64::from(own > noticeable);
+        let part = self.high / (others + 1);
+        own <= part && most > part
+    }
+
     /// How long a writer should wait: nothing up to the high watermark, then growing with the
     /// square of the way to full, so that the drain's pace is reached without a jolt.
     pub fn delay(&self) -> Duration {
@@ -222,6 +242,25 @@ mod tests {
             book.reserve(footprint, Room::Control),
             "control records found no room"
         );
+    }
+
+    /// S7.8: a user with less than a part is slowed neither by one user nor by several that have more.
+    #[test]
+    fn users_are_spared_the_delay_that_others_cause() {
+        const MIB: u64 = 1 << 20;
+        let book = book(100 * MIB);
+        let spared = |own: u64, others: &[u64]| {
+            let all = others.iter().copied().chain([own]).map(|n| n * MIB);
+            book.is_spared(own * MIB, all.collect::<Vec<_>>().into_iter())
+        };
+        assert!(spared(0, &[80]) && spared(30, &[80]));
+        assert!(!spared(40, &[80]), "it has more than half of the watermark");
+        assert!(!spared(80, &[0]) && !spared(80, &[10]), "its own doing");
+        assert!(!spared(76, &[]), "there is no other");
+        assert!(spared(10, &[45, 45]));
+        assert!(!spared(20, &[30, 20, 20]), "all have about the same");
+        let crowd = [1; 50].into_iter().chain([80]).collect::<Vec<_>>();
+        assert!(spared(20, &crowd), "small users take no part away");
     }
 
     #[test]

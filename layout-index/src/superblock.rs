@@ -1,7 +1,7 @@
 //! `FOREBAY`, the small TOML file that says what a store is and who may open it.
 //!
-//! Written once, by rename, when the store is made, and again only when a newer RocksDB or a newer
-//! format opens it: an older program must not take it for one of its own. *Killed between the temporary file and the rename*: an empty directory with a leftover
+//! Written once, by rename, when the store is made, again when it is released ([`Binding`]) and taken up
+//! again, and when a newer RocksDB or a newer format opens it: an older program must not take it for one of its own. *Killed between the temporary file and the rename*: an empty directory with a leftover
 //! that the next start overwrites.
 
 use crate::disk::Disk;
@@ -30,6 +30,26 @@ pub struct Superblock {
     /// Tells this store's subfiles from those of others. Format 1 has none.
     #[serde(default)]
     pub id: u64,
+    #[serde(default, skip_serializing_if = "Binding::is_bound")]
+    pub binding: Binding,
+}
+
+/// Whether what is in the store counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Binding {
+    #[default]
+    Bound,
+    /// It holds nothing, and may be made anew for another backing.
+    Released,
+    /// It is being made anew: what is in it belongs to nothing.
+    Renewing,
+}
+
+impl Binding {
+    fn is_bound(&self) -> bool {
+        *self == Binding::Bound
+    }
 }
 
 impl Superblock {
@@ -123,6 +143,7 @@ mod tests {
             backing: "/scratch".into(),
             key: 7,
             id: 8,
+            binding: Binding::Bound,
         }
     }
 

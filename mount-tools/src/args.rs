@@ -323,10 +323,10 @@ pub struct MountArgs {
     /// TOML file with the same keys; the command line has the last word
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Stay in the foreground and log to standard error
+    /// Stay in the foreground and log to standard error, or to --log-file
     #[arg(long, short)]
     pub foreground: bool,
-    /// Where the daemon logs when in the background [default: STORE/forebay.log]
+    /// Where the daemon logs; SIGHUP opens it again [default in the background: STORE/forebay.log]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// Mount options, separated by commas: allow_other, ro, rw, suid, nosuid, dev, nodev, exec,
@@ -433,7 +433,7 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// A directory of the parallel file system
+    /// A directory of the parallel file system, or a Forebay mount (its daemon is asked)
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// A storage target, one option for each: a directory on it (one mount per target)
@@ -455,6 +455,9 @@ pub struct ProbeArgs {
     /// Draw bandwidths and aggregate into this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// On a Forebay mount, which shows what its daemon measured: measure again now
+    #[arg(long)]
+    pub fresh: bool,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,

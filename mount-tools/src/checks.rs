@@ -2,7 +2,7 @@
 //! link does not smuggle a store into its own backing.
 
 use crate::exit_codes::{Failure, Result};
-use crate::mountinfo;
+use crate::{mountinfo, units};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -77,6 +77,34 @@ pub fn store_path(path: &Path) -> Result<PathBuf> {
             path.display()
         ))),
     }
+}
+
+/// `--store-size` for a store that need not exist yet.
+pub fn store_size(size: u64, store: &Path) -> Result<()> {
+    let least = layout_index::SpaceOptions::LEAST;
+    if size < least {
+        return Err(Failure::usage(format!(
+            "store-size = {size} is too small; the least is {}",
+            units::bytes(least)
+        )));
+    }
+    let there = if store.exists() {
+        Some(store)
+    } else {
+        store.parent()
+    };
+    let disk = nix::sys::statvfs::statvfs(there.unwrap_or(store))
+        .map_err(|e| Failure::failed(format!("the disk of the store {}: {e}", store.display())))?;
+    let room = disk.blocks().saturating_mul(disk.fragment_size());
+    if size > room {
+        return Err(Failure::usage(format!(
+            "store-size = {} is more than the disk of {} has ({}); leave it out to take 80 % of what is free",
+            units::bytes(size),
+            store.display(),
+            units::bytes(room)
+        )));
+    }
+    Ok(())
 }
 
 /// All three are real paths.

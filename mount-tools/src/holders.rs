@@ -148,11 +148,6 @@ pub fn user_name(uid: u32) -> String {
     }
 }
 
-/// The device number of what is mounted at `point`.
-pub fn device(point: &Path) -> std::io::Result<u64> {
-    Ok(std::fs::metadata(point)?.dev())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

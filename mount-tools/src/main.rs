@@ -10,6 +10,7 @@
 
 mod args;
 mod checks;
+mod coherence;
 mod commands;
 mod config;
 mod control;
@@ -19,6 +20,7 @@ mod holders;
 mod logging;
 mod mountinfo;
 mod output;
+mod process;
 mod report;
 mod settings;
 mod units;

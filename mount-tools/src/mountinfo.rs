@@ -4,14 +4,24 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What the kernel calls our mounts.
 pub const FSTYPE: &str = "fuse.forebay";
+
+/// A dead mount says so at once.
+const ANSWERS: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     pub point: PathBuf,
     pub fstype: String,
+    /// Of the file system, as the kernel shows them.
+    pub options: String,
+    /// The user that mounted it, where the kernel says that: it does for FUSE.
+    pub user: Option<u32>,
+    /// The number of the file system.
+    pub device: u64,
 }
 
 impl Mount {
@@ -34,6 +44,27 @@ pub fn forebay_at(point: &Path) -> io::Result<bool> {
     Ok(pick(read()?, point).is_some_and(|m| m.is_forebay() && m.point == point))
 }
 
+/// Whose Forebay mount is on exactly this directory, by the kernel's word.
+pub fn user_of(point: &Path) -> Option<u32> {
+    let mount = pick(read().ok()?, point)?;
+    mount
+        .user
+        .filter(|_| mount.is_forebay() && mount.point == point)
+}
+
+/// Forebay mounts of users other than root.
+pub fn of_users() -> io::Result<Vec<(PathBuf, u32)>> {
+    let mounts = read()?.into_iter().filter(Mount::is_forebay);
+    let of_user = |m: Mount| Some((m.point, m.user.filter(|uid| *uid != 0)?));
+    Ok(mounts.filter_map(of_user).collect())
+}
+
+/// The number of the file system that is mounted on exactly this directory, without asking it.
+pub fn device_of(point: &Path) -> io::Result<Option<u64>> {
+    let on = pick(read()?, point).filter(|m| m.point == point);
+    Ok(on.map(|m| m.device))
+}
+
 /// Among equally long mount points the last one lies on top.
 fn pick(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
     mounts
@@ -46,12 +77,22 @@ fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|b| *b == b'\n')
         .filter_map(|line| {
             let mut fields = line.split(|b| *b == b' ');
-            let point = unescape(fields.nth(4)?);
+            let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+            let device = libc::makedev(major.parse().ok()?, minor.parse().ok()?);
+            let point = unescape(fields.nth(1)?);
             let mut rest = fields.skip_while(|f| *f != b"-");
             let fstype = String::from_utf8_lossy(rest.nth(1)?).into_owned();
+            let options = rest.nth(1).unwrap_or_default();
+            let user = options.split(|b| *b == b',').find_map(|option| {
+                let uid = option.strip_prefix(b"user_id=")?;
+                std::str::from_utf8(uid).ok()?.parse().ok()
+            });
             Some(Mount {
                 point: PathBuf::from(point),
                 fstype,
+                options: String::from_utf8_lossy(options).into_owned(),
+                user,
+                device,
             })
         })
         .collect()
@@ -81,11 +122,23 @@ fn unescape(field: &[u8]) -> OsString {
 }
 
 /// The mount on this directory has lost its daemon. (`stat` would not tell: for a while the kernel
-/// answers that from its cache.)
+/// answers that from its cache.) A mount that does not answer in time has one, which waits for the
+/// file system below.
 pub fn is_dead(point: &Path) -> bool {
+    let (answered, answer) = std::sync::mpsc::channel();
+    let point = point.to_path_buf();
+    // Not joined: a call into a file system that hangs does not come back.
+    std::thread::spawn(move || {
+        let error = nix::sys::statvfs::statvfs(&point).err();
+        if answered.send(error).is_err() {
+            tracing::debug!("a mount answered late");
+        }
+    });
     matches!(
-        nix::sys::statvfs::statvfs(point),
-        Err(nix::errno::Errno::ENOTCONN | nix::errno::Errno::ECONNABORTED)
+        answer.recv_timeout(ANSWERS),
+        Ok(Some(
+            nix::errno::Errno::ENOTCONN | nix::errno::Errno::ECONNABORTED
+        ))
     )
 }
 
@@ -123,7 +176,9 @@ broken line\n";
         assert!(on("/scratch/a/b").is_forebay());
         assert_eq!(on("/scratchy").fstype, "ext4");
         assert_eq!(on("/with blank\\/x").point, Path::new("/with blank\\"));
+        assert_eq!(on("/scratch").device, libc::makedev(0, 31));
         assert_eq!(parse(TEXT).len(), 4);
+        assert_eq!((on("/scratch").user, on("/scratchy").user), (Some(0), None));
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub struct StatusReport {
     /// Seconds.
     pub uptime: Option<f64>,
     pub mount: Option<PathBuf>,
+    /// False when another program has unmounted it and the daemon drains what is left; `None` without
+    /// a daemon.
+    #[serde(default)]
+    pub mounted: Option<bool>,
     pub backing: PathBuf,
     /// The storage targets; `None` where none are used, and without a daemon.
     pub targets: Option<FleetStatus>,
@@ -37,6 +41,12 @@ pub struct StatusReport {
     pub open_handles: Option<usize>,
     pub drain: Option<DrainStatus>,
     pub errors: Vec<ErrorStatus>,
+    /// Writes of other nodes that overlapped with this node's without a sync point in between, since
+    /// the daemon started.
+    #[serde(default)]
+    pub overlaps: u64,
+    #[serde(default)]
+    pub overlapped: Vec<OverlapStatus>,
     pub recovery: Option<RecoveryReport>,
 }
 
@@ -137,6 +147,18 @@ pub struct DrainStatus {
 pub struct ErrorStatus {
     pub path: String,
     pub message: String,
+}
+
+/// A file whose bytes two nodes have written without a sync point in between.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverlapStatus {
+    pub path: String,
+    /// The other nodes.
+    pub nodes: Vec<String>,
+    /// The first that was found.
+    pub start: u64,
+    pub end: u64,
+    pub count: u64,
 }
 
 /// Where a file's bytes are.

@@ -2,6 +2,7 @@
 //! and with every default filled in. Plain values; nothing here changes while the daemon runs.
 
 use crate::args::{Keys, Locks, MountArgs, Nodes, Switch};
+use crate::control::location::fnv1a;
 use crate::exit_codes::{Failure, Result};
 use crate::units::Span;
 use crate::{checks, config};
@@ -40,7 +41,8 @@ pub struct MountSettings {
     pub threads: usize,
     pub options: Options,
     pub foreground: bool,
-    pub log_file: PathBuf,
+    /// `None`: standard error.
+    pub log_file: Option<PathBuf>,
 }
 
 /// How this node and others see each other's data.
@@ -85,15 +87,21 @@ impl MountSettings {
         };
         let store = checks::store_path(store)?;
         checks::apart(&store, &backing, &mount)?;
+        if let Some(size) = keys.store_size {
+            checks::store_size(size.0, &store)?;
+        }
         let osts = checks::osts(&keys.ost)?;
         let ost_provider = keys.ost_provider.unwrap_or_default();
         flusher::ost::check(ost_provider, &osts).map_err(|e| Failure::usage(e.to_string()))?;
         let node = node(&keys)?;
         let targets = targets(&keys)?;
         let log_file = match &args.log_file {
-            Some(path) => std::path::absolute(path)
-                .map_err(|e| Failure::usage(format!("the log file {}: {e}", path.display())))?,
-            None => store.join("forebay.log"),
+            Some(path) => Some(
+                std::path::absolute(path)
+                    .map_err(|e| Failure::usage(format!("the log file {}: {e}", path.display())))?,
+            ),
+            None if args.foreground => None,
+            None => Some(store.join("forebay.log")),
         };
         Ok(MountSettings {
             drain: drain(&keys)?,
@@ -121,6 +129,19 @@ impl MountSettings {
             backing,
             store,
         })
+    }
+}
+
+impl MountSettings {
+    /// A number that mounts with the same settings have in common, however they were given and wherever
+    /// the log goes.
+    pub fn digest(&self) -> u64 {
+        let same = MountSettings {
+            foreground: false,
+            log_file: None,
+            ..self.clone()
+        };
+        fnv1a(format!("{} {same:?}", env!("CARGO_PKG_VERSION")).as_bytes())
     }
 }
 
@@ -286,7 +307,7 @@ fn options(given: &[String], root: bool) -> Result<Options> {
 
 /// Makes the store's directory, for nobody else to look into.
 pub fn make_store(store: &Path) -> Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
     match std::fs::DirBuilder::new().mode(0o700).create(store) {
         Ok(()) => return Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -297,8 +318,8 @@ pub fn make_store(store: &Path) -> Result<()> {
             )));
         }
     }
-    let meta = std::fs::symlink_metadata(store)
-        .map_err(|e| Failure::failed(format!("the store {}: {e}", store.display())))?;
+    let failed = |e: std::io::Error| Failure::failed(format!("the store {}: {e}", store.display()));
+    let meta = std::fs::symlink_metadata(store).map_err(failed)?;
     if meta.uid() != nix::unistd::geteuid().as_raw() {
         return Err(Failure::usage(format!(
             "the store {} belongs to another user (uid {}); use one of your own",
@@ -307,6 +328,11 @@ pub fn make_store(store: &Path) -> Result<()> {
         )));
     }
     if meta.mode() & 0o077 != 0 {
+        // Nothing was in it for others to see or change.
+        if std::fs::read_dir(store).map_err(failed)?.next().is_none() {
+            let closed = std::fs::Permissions::from_mode(0o700);
+            return std::fs::set_permissions(store, closed).map_err(failed);
+        }
         return Err(Failure::usage(format!(
             "the store {} is open to other users (mode {:o}); run chmod 700 on it",
             store.display(),

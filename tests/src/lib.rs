@@ -7,6 +7,7 @@
 //! Nothing here sleeps to let something happen: [`wait::wait_until`] waits for what it names.
 
 pub mod bay;
+pub mod bystander;
 pub mod cli;
 pub mod cluster;
 pub mod daemon_log;

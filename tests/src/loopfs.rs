@@ -2,7 +2,7 @@
 
 use crate::{prereq, sys};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +52,34 @@ impl LoopFs {
             Err(io::Error::last_os_error())
         }
     }
+
+    /// As others do to a disk that the store shares with them: writes a file until nothing more fits.
+    pub fn fill(&self) {
+        let mut file = File::create(self.dir.join(OTHERS)).expect("create the file of others");
+        let mut piece = 1 << 20;
+        while piece >= 512 {
+            match file.write(&vec![0x55; piece]) {
+                Ok(_) => {}
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => piece /= 2,
+                Err(e) => panic!("filling {}: {e}", self.dir.display()),
+            }
+        }
+    }
+
+    /// The others remove what they wrote.
+    pub fn free(&self) {
+        std::fs::remove_file(self.dir.join(OTHERS)).expect("remove the file of others");
+    }
+
+    /// The kernel gives the file system up after an error: what is there can be read, every change fails.
+    pub fn abort(&self) {
+        run(Command::new("mount")
+            .args(["-o", "remount,abort"])
+            .arg(&self.dir));
+    }
 }
+
+const OTHERS: &str = "others";
 
 impl Drop for LoopFs {
     fn drop(&mut self) {

@@ -1,5 +1,6 @@
 //! System calls that the standard library lacks, as plain functions with `io::Result`.
 
+use crate::wait::{LONG, wait_until};
 use nix::errno::Errno;
 use std::ffi::CString;
 use std::fs::File;
@@ -29,6 +30,12 @@ pub fn detach(mount: &Path) -> io::Result<()> {
         Ok(()) | Err(Errno::EINVAL) | Err(Errno::ENOENT) => Ok(()),
         Err(e) => Err(e.into()),
     }
+}
+
+/// `umount(8)`, of which no daemon is told. A program that another test is just starting holds copies
+/// of all our descriptors until it runs, so "busy" may pass.
+pub fn plain_umount(mount: &Path) {
+    wait_until("umount works", LONG, || nix::mount::umount(mount).ok());
 }
 
 /// Aborts the connection to a FUSE daemon that neither answers nor dies, then detaches.
@@ -107,6 +114,30 @@ pub fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     }
     buf.truncate(done);
     Ok(buf)
+}
+
+/// `pwritev2` with `RWF_APPEND`: the file's own flags do not say that it is appended to.
+pub fn append_once(file: &File, bytes: &[u8]) -> io::Result<()> {
+    let iov = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: the vector points at `bytes`, which the call only reads.
+    let written = unsafe { libc::pwritev2(file.as_raw_fd(), &iov, 1, -1, libc::RWF_APPEND) };
+    match written {
+        -1 => Err(io::Error::last_os_error()),
+        n if n as usize == bytes.len() => Ok(()),
+        n => Err(io::Error::other(format!("{n} of {} bytes", bytes.len()))),
+    }
+}
+
+/// Sets or clears `O_APPEND` of an open file.
+pub fn set_append(file: &File, append: bool) -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let mut flags = OFlag::from_bits_retain(fcntl(file, FcntlArg::F_GETFL)?);
+    flags.set(OFlag::O_APPEND, append);
+    fcntl(file, FcntlArg::F_SETFL(flags))?;
+    Ok(())
 }
 
 pub fn fallocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {

@@ -17,10 +17,11 @@ struct Dependencies {
     dev: BTreeMap<String, BTreeSet<String>>,
 }
 
-fn dependencies() -> Dependencies {
+fn metadata(options: &[&str]) -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let out = Command::new(cargo)
-        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .args(["metadata", "--format-version=1", "--offline", "--locked"])
+        .args(options)
         .current_dir(root())
         .output()
         .expect("start cargo");
@@ -29,7 +30,11 @@ fn dependencies() -> Dependencies {
         "{}",
         String::from_utf8_lossy(&out.stderr)
     );
-    let metadata: Value = serde_json::from_slice(&out.stdout).expect("metadata is JSON");
+    serde_json::from_slice(&out.stdout).expect("metadata is JSON")
+}
+
+fn dependencies() -> Dependencies {
+    let metadata = metadata(&["--no-deps"]);
     let mut found = Dependencies {
         normal: BTreeMap::new(),
         dev: BTreeMap::new(),
@@ -156,4 +161,37 @@ fn sources_stay_short() {
         }
     }
     assert!(long.is_empty(), "split these by role:\n{}", long.join("\n"));
+}
+
+/// What README, `make` and Cargo promise is enough for everything that is compiled.
+#[test]
+fn the_oldest_toolchain_is_the_one_that_is_named() {
+    let number = |text: &str| -> Vec<u32> {
+        let parts = text.split('.').take(2);
+        parts.map(|n| n.parse().expect("a number")).collect()
+    };
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let metadata = metadata(&["--filter-platform", &host]);
+    let packages = metadata["packages"].as_array().expect("packages");
+    let version = |package: &Value| package["rust_version"].as_str().map(str::to_owned);
+    let ours = packages.iter().find(|p| p["name"] == "mount-tools");
+    let ours = ours.and_then(version).expect("ours has a rust-version");
+    let mut known = 0;
+    for package in packages {
+        let Some(needs) = version(package) else {
+            continue;
+        };
+        known += 1;
+        assert!(
+            number(&needs) <= number(&ours),
+            "{} needs Rust {needs}, and rust-version in Cargo.toml is {ours}",
+            package["name"]
+        );
+    }
+    assert!(known > 50, "only {known} packages say what they need");
+    for file in ["README.md", "scripts/deps.sh"] {
+        let text = std::fs::read_to_string(root().join(file)).expect("read");
+        let named = format!("{ours} or newer");
+        assert!(text.contains(&named), "{file} does not say \"{named}\"");
+    }
 }

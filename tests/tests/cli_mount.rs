@@ -138,6 +138,10 @@ fn an_open_store_is_refused() {
     let bay = Bay::new(Drain::Never);
     fs::create_dir(bay.store()).expect("mkdir");
     fs::set_permissions(bay.store(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    put(
+        bay.store().join("FOREBAY"),
+        b"others could have written this",
+    );
     let out = bay.mount_command().output().expect("start forebay");
     assert_refused(&out, None, &["chmod 700"]);
 }

@@ -5,6 +5,8 @@ use forebay_tests::cluster::Cluster;
 use forebay_tests::{prereq, sys};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
@@ -32,6 +34,67 @@ fn a_name_that_was_given_to_another_file() {
         assert_same("where it was written", &get(&there), &want);
         std::fs::remove_file(&there).expect("remove it");
     }
+    cluster.finish();
+}
+
+/// S2.6: a directory that was removed and made again on one node is the new one for all that happens below
+/// its name on another, also while the kernel there still knows the old one.
+#[test]
+fn a_name_that_was_given_to_another_directory() {
+    let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
+    cluster.set("attr-timeout", "30s");
+    cluster.start();
+    let [here, there] = [0, 1].map(|node| cluster.bay(node).path("dir"));
+    type Act = fn(&Path) -> std::io::Result<()>;
+    let acts: [(&str, Act); 8] = [
+        ("create", |dir| File::create_new(dir.join("new")).map(drop)),
+        ("open", |dir| File::open(dir.join("there")).map(drop)),
+        ("mkdir", |dir| std::fs::create_dir(dir.join("new"))),
+        ("symlink", |dir| {
+            std::os::unix::fs::symlink("x", dir.join("new"))
+        }),
+        ("unlink", |dir| std::fs::remove_file(dir.join("there"))),
+        ("rename", |dir| {
+            std::fs::rename(dir.join("there"), dir.join("new"))
+        }),
+        ("link", |dir| {
+            std::fs::hard_link(dir.join("there"), dir.join("new"))
+        }),
+        ("list", |dir| {
+            assert_eq!(std::fs::read_dir(dir)?.count(), 1);
+            Ok(())
+        }),
+    ];
+    for (what, act) in acts {
+        std::fs::create_dir(&here).expect("make it");
+        put(here.join("before"), b"x");
+        assert_eq!(get(there.join("before")), b"x");
+        std::fs::remove_file(here.join("before")).expect("empty it");
+        std::fs::remove_dir(&here).expect("remove it");
+        std::fs::create_dir(&here).expect("make it again");
+        put(here.join("there"), b"y");
+        act(&there).unwrap_or_else(|e| panic!("{what} in the new directory: {e}"));
+        std::fs::remove_dir_all(&here).expect("remove it");
+    }
+    cluster.finish();
+}
+
+/// S2.6: a directory that this node has removed says ENOENT, as everywhere.
+#[test]
+fn a_removed_directory_is_gone_here() {
+    let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
+    cluster.start();
+    let dir = cluster.bay(0).path("dir");
+    std::fs::create_dir(&dir).expect("make it");
+    let held = File::open(&dir).expect("hold it");
+    std::fs::remove_dir(&dir).expect("remove it");
+    let below = format!("/proc/self/fd/{}/new", held.as_raw_fd());
+    let made = File::create(below);
+    assert_eq!(
+        sys::errno(made, "create in a removed directory"),
+        libc::ENOENT
+    );
+    drop(held);
     cluster.finish();
 }
 
@@ -111,5 +174,40 @@ fn a_file_that_is_gone_below() {
     }
     assert_same("the other file", &get(clients[1].join("kept")), &[1; 5000]);
     drop(bays);
+    drop(sim);
+}
+
+/// S1.5, S1.6: a file system that does not know a file any more once its last name is gone (GlusterFS and
+/// NFS say ESTALE): what has removed the name has succeeded, and the data is dropped.
+#[test]
+fn the_last_name_on_a_file_system_that_forgets() {
+    prereq::mounting();
+    let dir = tempfile::tempdir().expect("a directory");
+    let client = dir.path().join("a");
+    std::fs::create_dir(&client).expect("mkdir");
+    let sim = pfs_sim::Sim::builder()
+        .latency("0")
+        .lock_cost("0")
+        .forgets_removed()
+        .program(prereq::helper("pfs-sim"))
+        .start(&[&client])
+        .expect("start pfs-sim");
+    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
+    bay.set_backing(&client);
+    bay.start();
+    for name in ["removed", "replaced", "new", "linked"] {
+        put(bay.path(name), name.as_bytes());
+    }
+    std::fs::hard_link(bay.path("linked"), bay.path("other")).expect("link");
+    std::fs::remove_file(bay.path("removed")).expect("unlink");
+    std::fs::rename(bay.path("new"), bay.path("replaced")).expect("rename over");
+    std::fs::remove_file(bay.path("linked")).expect("unlink one of two");
+    std::fs::create_dir(bay.path("dir")).expect("mkdir");
+    std::fs::remove_dir(bay.path("dir")).expect("rmdir");
+    bay.drain();
+    assert_eq!(bay.status().undrained(), 0);
+    assert_same("the new one", &get(client.join("replaced")), b"new");
+    assert_same("the other name", &get(client.join("other")), b"linked");
+    bay.finish();
     drop(sim);
 }

@@ -1,14 +1,17 @@
 //! `forebay probe` on the simulated parallel file system: one directory for each OST, whose files
 //! are all on that OST, or all behind one directory as on Lustre; and on a real MooseFS.
 //!
-//! Checks S8.12.
+//! Checks S8.8, S8.12.
 
-use forebay_tests::cli::{FAILED, OK, USAGE, assert_refused, code, str};
+use forebay_tests::bay::{Bay, Drain, text};
+use forebay_tests::cli::{DENIED, FAILED, OK, USAGE, assert_refused, code, str};
 use forebay_tests::moosefs::MooseFs;
 use forebay_tests::prereq;
+use forebay_tests::users::{ALICE, as_user};
 use pfs_sim::layout::Wish;
 use pfs_sim::{Change, Failure, Sim, lov};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -250,4 +253,64 @@ fn a_slow_chunkserver_of_a_moosefs_is_left_out() {
     for label in ["A", "B", "C"] {
         assert_eq!(left(label).expect("its directory").count(), 0);
     }
+}
+
+/// S8.8, S8.12: on a mount the daemon is asked, which has the targets; it measures again when it is told to.
+#[test]
+fn on_a_mount_the_daemon_is_asked() {
+    let mut bay = Bay::new(Drain::Immediate);
+    bay.with_osts(3).start();
+    let probe = |options: &[&str]| {
+        let mut command = bay.forebay(["probe", "--json"]);
+        command.arg(bay.mnt()).args(options);
+        command
+    };
+    let out = probe(&[]).output().expect("start forebay");
+    assert!(out.status.success(), "{}", text(&out));
+    let report = report(&out);
+    assert_eq!(chosen(&report), [0, 1, 2], "{report}");
+    assert!(
+        report["osts"][0]["bandwidth"].is_null(),
+        "not measured yet: {report}"
+    );
+    let mut others = probe(&["--fresh"]);
+    let out = as_user(ALICE, &[], || others.output().expect("start forebay"));
+    assert_refused(&out, Some(DENIED), &["--fresh"]);
+
+    let out = probe(&["--fresh"]).output().expect("start forebay");
+    assert!(out.status.success(), "{}", text(&out));
+    let report = self::report(&out);
+    assert_eq!(report["osts"].as_array().map(Vec::len), Some(3), "{report}");
+    for ost in report["osts"].as_array().expect("a list") {
+        assert!(
+            ost["bandwidth"].as_f64().is_some_and(|b| b > 0.0),
+            "{report}"
+        );
+    }
+    assert!(
+        report["measured_seconds_ago"].as_f64().is_some(),
+        "{report}"
+    );
+    let mut others = probe(&[]);
+    let out = as_user(ALICE, &[], || others.output().expect("start forebay"));
+    assert_eq!(chosen(&self::report(&out)), chosen(&report));
+    let out = bay.run([OsStr::new("probe"), bay.mnt().as_os_str()]);
+    assert!(text(&out).contains("by the daemon"), "{}", text(&out));
+    bay.finish();
+}
+
+/// S8.12: where there is nothing to choose from the sentence says so, and not that something is not permitted.
+#[test]
+fn a_mount_without_targets_says_so() {
+    let mut bay = Bay::new(Drain::Immediate);
+    bay.start();
+    let out = bay.run([OsStr::new("probe"), bay.mnt().as_os_str()]);
+    assert_refused(&out, None, &["no storage targets", "--ost"]);
+    let bare = [
+        OsStr::new("probe"),
+        bay.backing().as_os_str(),
+        OsStr::new("--fresh"),
+    ];
+    assert_refused(&bay.run(bare), Some(USAGE), &["--fresh"]);
+    bay.finish();
 }

@@ -223,6 +223,29 @@ fn setuid_is_stripped() {
     }
 }
 
+/// S8.4, S1.15: a file that is made has the mode that was asked for, also if it was to be cut had it been there.
+#[test]
+fn a_new_file_keeps_its_bits() {
+    for nodes in ["one", "many"] {
+        let mut bay = Bay::new(Drain::Never);
+        bay.set("nodes", nodes);
+        bay.start();
+        let make = |uid| {
+            as_user(uid, &[], || {
+                let mut options = OpenOptions::new();
+                options.write(true).create(true).truncate(true).mode(0o6777);
+                drop(options.open(bay.path("program")).expect("create"));
+            });
+            assert_eq!(mode(&bay.path("program")), mode(&bay.canonical("program")));
+            mode(&bay.path("program"))
+        };
+        assert_eq!(make(ALICE), 0o6755, "with the umask, nodes = {nodes}");
+        chmod(&bay.path("program"), 0o6777);
+        assert_eq!(make(BOB), 0o777, "now it is cut");
+        bay.finish();
+    }
+}
+
 /// S8.4: file capabilities go with a write.
 #[test]
 fn capabilities_are_stripped() {

@@ -135,7 +135,7 @@ pub(super) async fn attempt(
 }
 
 /// A copy was written beside the canonical file. Saving it holds up nobody.
-async fn kept(pulse: &Pulse, mirror: Arc<Mirror>, clean: bool) -> Result<(), Stopping> {
+async fn kept(pulse: &Arc<Pulse>, mirror: Arc<Mirror>, clean: bool) -> Result<(), Stopping> {
     if clean {
         drop(tokio::task::spawn_blocking(move || mirror.save()));
         return Ok(());
@@ -257,12 +257,10 @@ impl Job {
         let (canonical, name) = (self.canonical.clone(), self.name.clone());
         let permit = pulse.keep(permit);
         let leave_log = self.leave_log;
-        pulse.enter();
+        let waiting = pulse.enter();
         running.spawn_blocking(move || {
-            let moved = move_stripe(&shared, &file, &*canonical, &name, stripe.range, leave_log);
-            pulse.leave();
-            pulse.let_go(permit);
-            moved
+            let _until_then = (waiting, permit);
+            move_stripe(&shared, &file, &*canonical, &name, stripe.range, leave_log)
         });
         while let Some(result) = running.try_join_next() {
             self.take(result)?;

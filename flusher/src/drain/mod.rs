@@ -12,7 +12,7 @@
 //! # Something hangs
 //!
 //! An OST that hangs costs the unit that was on its way a deadline; the unit goes elsewhere
-//! (`subfiles.rs`). A canonical file that hangs cannot be had elsewhere. Its phase is then left to
+//! (`subfiles/`). A canonical file that hangs cannot be had elsewhere. Its phase is then left to
 //! itself and ends whenever the file system lets it: everything it does late is what it would have
 //! done in time. Meanwhile the file gets no second one, its new data still goes to subfiles, and
 //! `status` says what is waited for. When the phase has come to life again, the file's next job
@@ -72,13 +72,11 @@ async fn blocking<T: Send + 'static>(
 
 /// A call that may hang with the file system.
 async fn watched<T: Send + 'static>(
-    pulse: &Pulse,
+    pulse: &Arc<Pulse>,
     f: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Stopping> {
-    pulse.enter();
-    let result = blocking(f).await;
-    pulse.leave();
-    result
+    let _waiting = pulse.enter();
+    blocking(f).await
 }
 
 /// Waits for one of the drain's places. A phase that was set aside gets none: it does one thing at
@@ -136,7 +134,7 @@ async fn by_itself(
 ) -> Outcome {
     let to_subfiles = held.is_none() && shared.subfiles_of(file) == Subfiles::Always;
     let moved = match to_subfiles {
-        false => Moved::Not,
+        false => Moved::Not(None),
         true => match subfiles::move_out(shared, file, name, scope, Pace::Limited).await {
             Ok(moved) => moved,
             Err(halt) => return outcome(file, scope, Err(halt)),

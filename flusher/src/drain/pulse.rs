@@ -1,7 +1,11 @@
 //! Whether a phase of a drain still lives: calls that it waits for, and the permits it holds.
+//!
+//! Both are guards: a call that panics, or a task that is dropped in the middle, has ended as much as one
+//! that returned. Else the phase would be silent for ever, and its permit gone.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -21,15 +25,15 @@ struct State {
 }
 
 impl Pulse {
-    pub fn enter(&self) {
-        let mut state = self.0.lock();
-        state.waiting += 1;
-        state.beat = Some(Instant::now());
+    /// A call into the file system begins. It ends with what this returns.
+    pub fn enter(self: &Arc<Self>) -> Waiting {
+        self.beat(1);
+        Waiting(self.clone())
     }
 
-    pub fn leave(&self) {
+    fn beat(&self, more: isize) {
         let mut state = self.0.lock();
-        state.waiting -= 1;
+        state.waiting = state.waiting.saturating_add_signed(more);
         state.beat = Some(Instant::now());
     }
 
@@ -42,19 +46,16 @@ impl Pulse {
             .filter(|beat| state.waiting > 0 && beat.elapsed() >= patience)
     }
 
-    pub fn keep(&self, permit: Option<OwnedSemaphorePermit>) -> u64 {
+    /// Holds the permit until what this returns is dropped, or the phase is set aside.
+    pub fn keep(self: &Arc<Self>, permit: Option<OwnedSemaphorePermit>) -> Permit {
         let mut state = self.0.lock();
         state.next += 1;
         let id = state.next;
         if let Some(permit) = permit.filter(|_| !state.aside) {
             state.permits.insert(id, permit);
         }
-        id
-    }
-
-    pub fn let_go(&self, id: u64) {
-        let permit = self.0.lock().permits.remove(&id);
-        drop(permit);
+        drop(state);
+        Permit(self.clone(), id)
     }
 
     /// What hangs must not keep others from working: its permits go back.
@@ -68,5 +69,70 @@ impl Pulse {
 
     pub fn is_aside(&self) -> bool {
         self.0.lock().aside
+    }
+}
+
+/// A call that has not returned.
+#[must_use]
+pub(crate) struct Waiting(Arc<Pulse>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.beat(-1);
+    }
+}
+
+/// A permit that the phase holds.
+#[must_use]
+pub(crate) struct Permit(Arc<Pulse>, u64);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let permit = self.0.0.lock().permits.remove(&self.1);
+        drop(permit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::Semaphore;
+
+    /// S9.5: a call that panics has ended. A phase that went on waiting for it would be left to itself
+    /// for ever, and the drain would have one permit less.
+    #[test]
+    fn a_call_that_panics_has_ended() {
+        let pulse = Arc::new(Pulse::default());
+        let permits = Arc::new(Semaphore::new(1));
+        let call = {
+            let (pulse, permits) = (pulse.clone(), permits.clone());
+            move || {
+                let _waiting = pulse.enter();
+                let _permit = pulse.keep(permits.try_acquire_owned().ok());
+                assert!(
+                    pulse.silent_for(Duration::ZERO).is_some(),
+                    "it is waited for"
+                );
+                std::panic::resume_unwind(Box::new("a defect"));
+            }
+        };
+        assert!(std::thread::spawn(call).join().is_err(), "it panicked");
+        assert!(
+            pulse.silent_for(Duration::ZERO).is_none(),
+            "nothing is waited for"
+        );
+        assert_eq!(permits.available_permits(), 1);
+    }
+
+    #[test]
+    fn a_phase_that_is_set_aside_gives_its_permits_back() {
+        let pulse = Arc::new(Pulse::default());
+        let permits = Arc::new(Semaphore::new(2));
+        let first = pulse.keep(permits.clone().try_acquire_owned().ok());
+        pulse.set_aside();
+        let second = pulse.keep(permits.clone().try_acquire_owned().ok());
+        assert_eq!(permits.available_permits(), 2);
+        drop((first, second));
+        assert_eq!(permits.available_permits(), 2);
     }
 }

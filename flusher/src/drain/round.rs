@@ -387,12 +387,10 @@ impl Job {
                     work,
                 };
                 let permit = self.pulse.keep(permit);
-                self.pulse.enter();
+                let waiting = self.pulse.enter();
                 running.spawn_blocking(move || {
-                    let written = job.write_unit(term, domain, &unit);
-                    job.pulse.leave();
-                    job.pulse.let_go(permit);
-                    written
+                    let _until_then = (waiting, permit);
+                    job.write_unit(term, domain, &unit)
                 });
                 while let Some(done) = running.try_join_next() {
                     unit_done(done)?;

@@ -320,12 +320,10 @@ pub(super) async fn watched_look(
     shared: &Arc<Shared>,
     file: &Arc<File>,
     name: &str,
-    pulse: &Pulse,
+    pulse: &Arc<Pulse>,
 ) -> Result<bool, Halt> {
-    pulse.enter();
-    let looked = look(shared, file, name).await;
-    pulse.leave();
-    looked
+    let _waiting = pulse.enter();
+    look(shared, file, name).await
 }
 
 /// The canonical file is gone for certain.
@@ -374,6 +372,7 @@ async fn publish_on(
 ) -> Result<(), Halt> {
     let name = trouble::name_of(file);
     let mut crowded = false;
+    let mut said = None;
     for _ in 0..PASSES {
         let moved = match crowded || file.in_log() > INLINE {
             true => Some(subfiles::move_out(shared, file, &name, scope, pace).await?),
@@ -401,7 +400,7 @@ async fn publish_on(
                 crowded = true;
                 continue;
             }
-            Some(Moved::Not) => {}
+            Some(Moved::Not(errno)) => said = errno.or(said),
         }
         if straight(shared, together, file, &name, part).await? {
             return Ok(());
@@ -414,15 +413,18 @@ async fn publish_on(
             message: error.message,
             damaged: false,
             away: false,
+            passing: false,
         }));
     }
+    // The job hears what the file system below has said, and nothing that only this program says.
     Err(Halt::Trouble(Trouble {
-        errno: libc::EIO,
+        errno: said.unwrap_or(libc::EIO),
         message: format!(
             "publishing {name}: no storage target takes its data; it stays in the store and is tried again"
         ),
         damaged: false,
         away: false,
+        passing: false,
     }))
 }
 
@@ -468,6 +470,7 @@ pub(super) fn directory(name: &str, source: &std::io::Error) -> Halt {
         ),
         damaged: false,
         away: false,
+        passing: false,
     })
 }
 

@@ -188,6 +188,19 @@ impl Backing {
         }
     }
 
+    /// What has this handle, a file or a directory, if it is still there.
+    pub fn by_known_handle(&self, id: FileId, handle: &[u8]) -> io::Result<Option<OwnedFd>> {
+        let (Some(mount), Some((kind, bytes))) = (&self.mount, identity::decode(handle)) else {
+            return Ok(None);
+        };
+        let fd = match open_handle(mount.as_fd(), kind, bytes) {
+            Err(e) if e.raw_os_error() == Some(libc::ESTALE) => return Ok(None),
+            opened => opened?,
+        };
+        let Identified { stat, id: found } = self.identify(fd.as_fd())?;
+        Ok((found == id && stat.nlink > 0).then_some(fd))
+    }
+
     fn by_path(&self, id: FileId, path: &[u8]) -> io::Result<ByPath> {
         if path.is_empty() {
             return Ok(ByPath::NotThere);

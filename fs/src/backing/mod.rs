@@ -8,11 +8,13 @@ pub mod canonical;
 pub mod creds;
 pub mod dirent;
 pub mod identity;
+mod largest;
 pub mod ofd;
 pub mod sys;
 
 pub use canonical::AsUser;
 pub use creds::Creds;
+pub use largest::Largest;
 
 use crate::types::StatFs;
 use identity::{Handles, Identified};
@@ -65,6 +67,15 @@ impl Backing {
         })
     }
 
+    /// Files can be opened by their handles, whatever has become of their names.
+    pub fn reopens(&self) -> bool {
+        let of_root = || identity::handle(self.root());
+        self.handles == Handles::Local
+            && self.mount.is_some()
+            && creds::switches()
+            && identity::decode(&of_root()).is_some()
+    }
+
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -94,7 +105,16 @@ impl Backing {
 
     /// The path of `fd` below the root, or `None` when it has no name there any more.
     pub fn relative_path(&self, fd: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
-        if sys::glance(fd)?.nlink == 0 {
+        self.path_if(sys::glance(fd)?.nlink > 0, fd)
+    }
+
+    /// The same as far as this machine knows: a file system that hangs is not asked.
+    pub fn known_path(&self, fd: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
+        self.path_if(sys::known_links(fd)? > 0, fd)
+    }
+
+    fn path_if(&self, named: bool, fd: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
+        if !named {
             return Ok(None);
         }
         let root = sys::path_of(self.root())?;

@@ -2,15 +2,15 @@
 
 use super::convert::{decode_dev, set_time};
 use super::reply::{
-    reply_attr, reply_copied, reply_create, reply_empty, reply_entries, reply_entry, reply_names,
-    reply_open, reply_statfs, reply_xattr,
+    reply_attr, reply_copied, reply_create, reply_empty, reply_entries, reply_entry, reply_link,
+    reply_lseek, reply_names, reply_open, reply_opendir, reply_statfs, reply_xattr,
 };
-use super::{Adapter, caller, errno};
-use crate::ops::Registrar;
+use super::{Adapter, caller};
+use crate::ops::{Overlay, Registrar};
 use crate::types::SetAttr;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
-    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
@@ -29,7 +29,7 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let found = fs.lookup(&caller, parent.0, &name);
             reply_entry(fs, reply, "lookup", found);
         });
@@ -37,12 +37,13 @@ impl Filesystem for Adapter {
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         if let Some(gone) = self.overlay.forget(ino.0, nlookup) {
-            self.pool(move |fs| fs.let_go(gone));
+            self.housekeeping(move |fs| fs.let_go(gone));
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.pool(move |fs| reply_attr(fs, reply, "getattr", fs.getattr(ino.0)));
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let serve = move |fs: &Overlay| reply_attr(fs, reply, "getattr", fs.getattr(ino.0));
+        self.pool(req, serve);
     }
 
     fn setattr(
@@ -72,7 +73,7 @@ impl Filesystem for Adapter {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let attr = fs.setattr(&caller, ino.0, fh.map(|fh| fh.0), &set);
             reply_attr(fs, reply, "setattr", attr);
         });
@@ -80,10 +81,8 @@ impl Filesystem for Adapter {
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
         let caller = caller(req);
-        self.pool(move |fs| match fs.readlink(&caller, ino.0) {
-            Ok(target) => reply.data(&target),
-            Err(e) => reply.error(errno("readlink", ino.0, &e)),
-        });
+        let serve = move |fs: &Overlay| reply_link(reply, ino, fs.readlink(&caller, ino.0));
+        self.pool(req, serve);
     }
 
     fn mknod(
@@ -97,7 +96,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let made = fs.mknod(&caller, parent.0, &name, mode, umask, decode_dev(rdev));
             reply_entry(fs, reply, "mknod", made);
         });
@@ -113,7 +112,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let made = fs.mkdir(&caller, parent.0, &name, mode, umask);
             reply_entry(fs, reply, "mkdir", made);
         });
@@ -121,14 +120,14 @@ impl Filesystem for Adapter {
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             reply_empty(reply, "unlink", parent, fs.unlink(&caller, parent.0, &name));
         });
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             reply_empty(reply, "rmdir", parent, fs.rmdir(&caller, parent.0, &name));
         });
     }
@@ -143,7 +142,7 @@ impl Filesystem for Adapter {
     ) {
         let (caller, name) = (caller(req), link_name.to_owned());
         let target = target.as_os_str().as_bytes().to_vec();
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let made = fs.symlink(&caller, parent.0, &name, &target);
             reply_entry(fs, reply, "symlink", made);
         });
@@ -160,7 +159,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (caller, name, newname) = (caller(req), name.to_owned(), newname.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let done = fs.rename(
                 &caller,
                 parent.0,
@@ -182,7 +181,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (caller(req), newname.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let made = fs.link(&caller, ino.0, newparent.0, &name);
             reply_entry(fs, reply, "link", made);
         });
@@ -190,7 +189,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, passthrough) = (caller(req), self.passthrough);
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let registrar = passthrough.then_some(&reply as &dyn Registrar);
             let opened = fs.open(&caller, ino.0, flags.0, registrar);
             reply_open(reply, ino, opened);
@@ -208,7 +207,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let (caller, name, passthrough) = (caller(req), name.to_owned(), self.passthrough);
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let registrar = passthrough.then_some(&reply as &dyn Registrar);
             let created = fs.create(&caller, parent.0, &name, mode, umask, flags, registrar);
             reply_create(fs, reply, parent, created);
@@ -217,7 +216,7 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -226,12 +225,12 @@ impl Filesystem for Adapter {
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve_read(ino, fh, offset, size as usize, lock_owner, reply);
+        self.serve_read(req, ino, fh, offset, size as usize, lock_owner, reply);
     }
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -241,18 +240,18 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.serve_write(ino, fh, offset, data, write_flags, flags, reply);
+        self.serve_write(req, ino, fh, offset, data, write_flags, flags, reply);
     }
 
     fn flush(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.serve_flush(ino, fh, lock_owner, reply);
+        self.serve_flush(req, ino, fh, lock_owner, reply);
     }
 
     fn release(
@@ -265,18 +264,19 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.pool(move |fs| reply_empty(reply, "release", ino, fs.release(fh.0)));
+        self.serve_release(ino, fh, reply);
     }
 
     fn fsync(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.pool(move |fs| reply_empty(reply, "fsync", ino, fs.fsync(fh.0, datasync)));
+        let serve = move |fs: &Overlay| reply_empty(reply, "fsync", ino, fs.fsync(fh.0, datasync));
+        self.pool(req, serve);
     }
 
     fn getlk(
@@ -314,10 +314,8 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
-        self.pool(move |fs| match fs.opendir(&caller, ino.0) {
-            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
-            Err(e) => reply.error(errno("opendir", ino.0, &e)),
-        });
+        let serve = move |fs: &Overlay| reply_opendir(reply, ino, fs.opendir(&caller, ino.0));
+        self.pool(req, serve);
     }
 
     fn readdir(
@@ -329,7 +327,8 @@ impl Filesystem for Adapter {
         reply: ReplyDirectory,
     ) {
         let caller = caller(req);
-        self.pool(move |fs| reply_names(fs, reply, &caller, ino, fh, offset));
+        let serve = move |fs: &Overlay| reply_names(fs, reply, &caller, ino, fh, offset);
+        self.pool(req, serve);
     }
 
     fn readdirplus(
@@ -341,7 +340,8 @@ impl Filesystem for Adapter {
         reply: ReplyDirectoryPlus,
     ) {
         let caller = caller(req);
-        self.pool(move |fs| reply_entries(fs, reply, &caller, ino, fh, offset));
+        let serve = move |fs: &Overlay| reply_entries(fs, reply, &caller, ino, fh, offset);
+        self.pool(req, serve);
     }
 
     fn releasedir(
@@ -352,22 +352,24 @@ impl Filesystem for Adapter {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.pool(move |fs| reply_empty(reply, "releasedir", ino, fs.releasedir(fh.0)));
+        self.housekeeping(move |fs| reply_empty(reply, "releasedir", ino, fs.releasedir(fh.0)));
     }
 
     fn fsyncdir(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.pool(move |fs| reply_empty(reply, "fsyncdir", ino, fs.fsyncdir(fh.0, datasync)));
+        let serve =
+            move |fs: &Overlay| reply_empty(reply, "fsyncdir", ino, fs.fsyncdir(fh.0, datasync));
+        self.pool(req, serve);
     }
 
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.pool(move |fs| reply_statfs(reply, ino, fs.statfs()));
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.pool(req, move |fs| reply_statfs(reply, ino, fs.statfs()));
     }
 
     fn setxattr(
@@ -381,7 +383,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (caller, name, value) = (caller(req), name.to_owned(), value.to_vec());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let done = fs.setxattr(&caller, ino.0, &name, &value, flags);
             reply_empty(reply, "setxattr", ino, done);
         });
@@ -389,7 +391,7 @@ impl Filesystem for Adapter {
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let value = fs.getxattr(&caller, ino.0, &name, size as usize);
             reply_xattr(reply, "getxattr", ino, value);
         });
@@ -397,7 +399,7 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let caller = caller(req);
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let names = fs.listxattr(&caller, ino.0, size as usize);
             reply_xattr(reply, "listxattr", ino, names);
         });
@@ -405,7 +407,7 @@ impl Filesystem for Adapter {
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let done = fs.removexattr(&caller, ino.0, &name);
             reply_empty(reply, "removexattr", ino, done);
         });
@@ -413,7 +415,7 @@ impl Filesystem for Adapter {
 
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let caller = caller(req);
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             reply_empty(reply, "access", ino, fs.access(&caller, ino.0, mask.bits()));
         });
     }
@@ -457,7 +459,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let kill = req.uid() != 0;
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let done = fs.fallocate(fh.0, offset, length, mode, kill);
             reply_empty(reply, "fallocate", ino, done);
         });
@@ -465,17 +467,15 @@ impl Filesystem for Adapter {
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.pool(move |fs| match fs.lseek(fh.0, offset, whence) {
-            Ok(offset) => reply.offset(offset as i64),
-            Err(e) => reply.error(errno("lseek", ino.0, &e)),
-        });
+        let serve = move |fs: &Overlay| reply_lseek(reply, ino, fs.lseek(fh.0, offset, whence));
+        self.pool(req, serve);
     }
 
     fn copy_file_range(
@@ -492,7 +492,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kill = req.uid() != 0;
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let copied = fs.copy_file_range(fh_in.0, offset_in, fh_out.0, offset_out, len, kill);
             reply_copied(reply, ino_out, copied);
         });

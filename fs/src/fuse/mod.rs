@@ -4,9 +4,9 @@
 //! Handlers run on fuser's event loops, of which there are a few; one that waits stops a share of
 //! the whole mount. So only what cannot wait runs there: a write that the log takes at once, a
 //! read that needs nothing but the log, a flush by somebody without locks, forgetting nodes. Everything else moves its reply
-//! and an owned copy of its arguments to a pool of threads that may wait (and may take another
-//! identity, which is per thread). Whoever waits for a lock waits on a thread of its own, which the
-//! operations start: the pool's are too few for that.
+//! and an owned copy of its arguments to threads that may wait (and may take another
+//! identity, which is per thread), of which each user has a share ([`crate::places`]). A request that waits for a
+//! lock waits on a thread of its own, which the operations start.
 //!
 //! # What is asked of the kernel
 //! - `ATOMIC_O_TRUNC`: an open that truncates is one request, not two with a gap between.
@@ -17,6 +17,7 @@
 //! - `DIRECT_IO_ALLOW_MMAP`, `PASSTHROUGH`: see `ops::open`.
 //! - `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel's own tables end at this node; the backing's locks do
 //!   not (docs/decisions/0009-locks-across-nodes.md). Not asked for when the locks are to be local.
+//! - `EXPORT_SUPPORT`: files are found by handle when the kernel has forgotten them (`ops::export`).
 //! - The write-back cache is not: it rewrites whole pages, which two nodes may share.
 //! - `HANDLE_KILLPRIV*` is not: the kernel then marks each direct write whose writer must not keep
 //!   setuid bits (`FUSE_WRITE_KILL_SUIDGID`), and sends a chmod for truncation and passthrough.
@@ -31,17 +32,20 @@ mod reply;
 mod transfer;
 
 use crate::errno::FsError;
-use crate::ops::{Overlay, Registrar};
+use crate::ops::{MAX_WRITE, Overlay, Registrar};
+use crate::places::{NO_CALLER, Origin};
 use crate::types::Caller;
 use fuser::{BackingId, Errno, InitFlags, KernelConfig, ReplyCreate, ReplyOpen, Request};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-const MAX_WRITE: u32 = 1 << 20;
-const MAX_BACKGROUND: u16 = 64;
+/// Asynchronous requests that the kernel sends before it keeps them back, releases among them: more than one user
+/// has places for ([`crate::places`]), so that requests that wait do not stop those of others.
+const MAX_BACKGROUND: u16 = 1024;
 
-const WANTED: [InitFlags; 8] = [
+const WANTED: [InitFlags; 9] = [
+    InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_DONT_MASK,
     InitFlags::FUSE_POSIX_ACL,
@@ -95,10 +99,24 @@ impl Adapter {
         }
     }
 
-    /// Runs `task` where it may wait.
-    fn pool(&self, task: impl FnOnce(&Overlay) + Send + 'static) {
+    /// Runs `task` where it may wait, at the cost of the user who asks.
+    fn pool(&self, request: &Request, task: impl FnOnce(&Overlay) + Send + 'static) {
+        self.pool_for(Some(caller(request)), task);
+    }
+
+    fn pool_for(&self, caller: Option<Caller>, task: impl FnOnce(&Overlay) + Send + 'static) {
+        let origin = caller.map_or(NO_CALLER, |caller| Origin {
+            uid: caller.uid,
+            tid: caller.pid,
+        });
         let overlay = self.overlay.clone();
-        blocking::unblock(move || task(&overlay)).detach();
+        let places = self.overlay.places();
+        places.run(origin, move || task(&overlay));
+    }
+
+    /// What no user waits for.
+    fn housekeeping(&self, task: impl FnOnce(&Overlay) + Send + 'static) {
+        self.pool_for(None, task);
     }
 }
 

@@ -6,8 +6,9 @@ use crate::errno::Result;
 use crate::ops::{Opened, Overlay, Xattr};
 use crate::types::{Attr, Caller, Entry, StatFs};
 use fuser::{
-    FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -122,6 +123,27 @@ pub fn reply_empty(reply: ReplyEmpty, op: &'static str, ino: INodeNo, result: Re
     match result {
         Ok(()) => reply.ok(),
         Err(e) => reply.error(errno(op, ino.0, &e)),
+    }
+}
+
+pub fn reply_opendir(reply: ReplyOpen, ino: INodeNo, opened: Result<u64>) {
+    match opened {
+        Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+        Err(e) => reply.error(errno("opendir", ino.0, &e)),
+    }
+}
+
+pub fn reply_link(reply: ReplyData, ino: INodeNo, target: Result<Vec<u8>>) {
+    match target {
+        Ok(target) => reply.data(&target),
+        Err(e) => reply.error(errno("readlink", ino.0, &e)),
+    }
+}
+
+pub fn reply_lseek(reply: ReplyLseek, ino: INodeNo, found: Result<u64>) {
+    match found {
+        Ok(offset) => reply.offset(offset as i64),
+        Err(e) => reply.error(errno("lseek", ino.0, &e)),
     }
 }
 

@@ -4,7 +4,9 @@
 //! and the last reference closes the file, which may wait.
 
 use super::{Adapter, errno};
-use fuser::{FileHandle, INodeNo, LockOwner, OpenFlags, ReplyData, ReplyWrite, WriteFlags};
+use fuser::{
+    FileHandle, INodeNo, LockOwner, OpenFlags, ReplyData, ReplyWrite, Request, WriteFlags,
+};
 use std::cell::RefCell;
 
 thread_local! {
@@ -13,8 +15,10 @@ thread_local! {
 }
 
 impl Adapter {
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn serve_read(
         &self,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -46,7 +50,7 @@ impl Adapter {
             None
         });
         let Some((reply, handle)) = later else { return };
-        self.pool(move |fs| {
+        self.pool(req, move |fs| {
             let mut buffer = vec![0; size];
             match fs.read(&handle, offset, &mut buffer) {
                 Ok(len) => reply.data(&buffer[..len]),
@@ -58,6 +62,7 @@ impl Adapter {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn serve_write(
         &self,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -72,16 +77,34 @@ impl Adapter {
         };
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let durable = flags.0 & libc::O_DSYNC != 0;
-        if !durable && self.overlay.try_write(&handle, offset, data, kill) {
+        // Pages of mappings have a place, whatever the handle was opened for.
+        let appends = flags.0 & libc::O_APPEND != 0
+            && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)
+            && self.overlay.finds_end(&handle);
+        let end = offset.saturating_add(data.len() as u64);
+        let written = !durable
+            && match appends {
+                true => self.overlay.try_append(&handle, data, kill),
+                false => self.overlay.try_write(&handle, offset, data, kill),
+            };
+        if written {
+            handle.inode.kernel_size.written(end);
             drop(handle);
             return reply.written(data.len() as u32);
         }
         let data = data.to_vec();
-        self.pool(
-            move |fs| match fs.write(&handle, offset, &data, kill, durable) {
-                Ok(()) => reply.written(data.len() as u32),
+        self.pool(req, move |fs| {
+            let written = match appends {
+                true => fs.append(&handle, &data, kill, durable),
+                false => fs.write(&handle, offset, &data, kill, durable),
+            };
+            match written {
+                Ok(()) => {
+                    handle.inode.kernel_size.written(end);
+                    reply.written(data.len() as u32);
+                }
                 Err(e) => reply.error(errno("write", ino.0, &e)),
-            },
-        );
+            }
+        });
     }
 }

@@ -7,18 +7,23 @@
 //! would decide apart.
 //!
 //! A node goes when nothing refers to it: no lookup of the kernel's (`forget`), no handle, no
-//! undrained data (a dirty file keeps its descriptor so that the drain finds it after a rename).
+//! undrained data (a dirty file keeps its descriptor so that the drain finds it after a rename; but
+//! where files can be opened by handle, not when an eighth of the descriptors is in use).
 //!
 //! Descriptors are finite, and the kernel keeps what it once looked up for as long as it has
 //! memory. So new nodes are refused before the last descriptors are taken, which the store and
 //! the drain cannot do without, and long before that the kernel is asked to let idle files go.
+//! No user gets all of them (`shares`).
 
 mod changed;
 pub mod pages;
+mod shares;
+mod size;
 mod table;
 
 use changed::Changed;
 use pages::Pages;
+use size::KernelSize;
 pub use table::{InodeTable, NoHandle, Place};
 
 use crate::backing::identity::Identified;
@@ -67,6 +72,9 @@ pub struct Inode {
     pub io_closed: Condvar,
     /// `NO_SETID | NO_CAPS` once a write has checked; anything that may bring them back clears it.
     unprivileged: AtomicU8,
+    /// Those of `NO_SETID | NO_CAPS` that writers had to care for since the last look: see
+    /// [`Inode::take_written`].
+    written: AtomicU8,
     /// Incremented with each change that may bring privileges back, so that a check in progress
     /// does not record an answer that is out of date.
     privilege_changes: AtomicU64,
@@ -82,6 +90,8 @@ pub struct Inode {
     pub learned: Mutex<Option<Learned>>,
     /// Of a file: those that the kernel keeps for mappings.
     pub pages: Pages,
+    /// Of a file: where the kernel believes that it ends.
+    pub kernel_size: KernelSize,
     /// See [`Inode::keep_no_attributes`].
     unkept: Mutex<bool>,
 }
@@ -96,6 +106,7 @@ impl Inode {
             io: Mutex::default(),
             io_closed: Condvar::new(),
             unprivileged: AtomicU8::new(0),
+            written: AtomicU8::new(0),
             privilege_changes: AtomicU64::new(0),
             unlinked: AtomicBool::new(false),
             synced: AtomicBool::new(false),
@@ -103,6 +114,7 @@ impl Inode {
             climbed: Mutex::default(),
             learned: Mutex::default(),
             pages: Pages::default(),
+            kernel_size: KernelSize::default(),
             unkept: Mutex::default(),
         }
     }
@@ -164,6 +176,23 @@ impl Inode {
     pub fn privileges_may_have_changed(&self) {
         self.privilege_changes.fetch_add(1, Ordering::AcqRel);
         self.unprivileged.store(0, Ordering::Release);
+    }
+
+    /// A caller that must not leave `bits` standing is about to write.
+    pub fn note_written(&self, bits: u8) {
+        if self.written.load(Ordering::Acquire) & bits != bits {
+            self.written.fetch_or(bits, Ordering::AcqRel);
+        }
+    }
+
+    pub fn is_written(&self) -> bool {
+        self.written.load(Ordering::Acquire) != 0
+    }
+
+    /// What such writers had to care for until now. Another node may have set privileges since a
+    /// write looked for them last, so the caller that takes this looks again.
+    pub fn take_written(&self) -> u8 {
+        self.written.swap(0, Ordering::AcqRel)
     }
 
     pub fn set_unlinked(&self) {

@@ -18,6 +18,10 @@
 use layout_index::Version;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Between two looks whether the caller of a request that waits is still there.
+const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// Everything that can change what a mapping of the file shows, but for changes of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +55,21 @@ impl Pages {
     }
 
     /// The file is refreshed; afterwards the kernel has no page from before. `drop_pages` may wait, and so may
-    /// whoever comes to this sync point meanwhile.
+    /// each request that comes to this sync point meanwhile, for as long as `goes_on` says.
     pub fn sync_point<E>(
         &self,
         state: impl FnOnce() -> Result<State, E>,
         drop_pages: impl FnOnce() -> Result<(), E>,
+        goes_on: impl Fn() -> bool,
+        gave_up: impl FnOnce() -> E,
     ) -> Result<(), E> {
-        let mut last = self.last.lock();
+        let mut last = loop {
+            match self.last.try_lock_for(WAIT_STEP) {
+                Some(last) => break last,
+                None if goes_on() => {}
+                None => return Err(gave_up()),
+            }
+        };
         if !self.some.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -93,7 +105,9 @@ mod tests {
             dropped.set(dropped.get() + 1);
             Ok::<(), ()>(())
         };
-        pages.sync_point(|| Ok(state), drop_pages).unwrap();
+        let end = || unreachable!("it goes on");
+        let done = pages.sync_point(|| Ok(state), drop_pages, || true, end);
+        done.unwrap();
         dropped.get()
     }
 
@@ -133,7 +147,7 @@ mod tests {
                     dropped.store(true, Ordering::SeqCst);
                     Ok::<(), ()>(())
                 };
-                pages.sync_point(|| Ok(state(0, true)), drop_pages)
+                pages.sync_point(|| Ok(state(0, true)), drop_pages, || true, || ())
             });
             begins.recv().unwrap();
             assert!(!pages.are_none());
@@ -148,8 +162,9 @@ mod tests {
     fn pages_that_could_not_be_dropped_are_still_there() {
         let pages = Pages::default();
         pages.mark();
-        let failed = pages.sync_point(|| Ok(state(0, true)), || Err("no"));
+        let state = || Ok(state(0, true));
+        let failed = pages.sync_point(state, || Err("no"), || true, || "end");
         assert_eq!(failed, Err("no"));
-        assert_eq!(drops(&pages, state(0, true)), 1);
+        assert_eq!(drops(&pages, self::state(0, true)), 1);
     }
 }

@@ -2,6 +2,7 @@
 //! map operations, and the data path does not come here.
 
 use super::Inode;
+use super::shares::{Limits, Shares};
 use crate::backing::identity::Identified;
 use crate::types::ROOT;
 use layout_index::FileId;
@@ -29,30 +30,16 @@ struct Inner {
     spare: u64,
     /// Of all nodes together: each has a descriptor of its own.
     handles: usize,
+    /// Of those and of nodes, by user.
+    shares: Shares,
     limits: Limits,
+    /// Undrained data keeps no descriptor that is wanted: the drain opens the file by its handle.
+    reopens: bool,
     /// Counts lookups: what is older has a smaller number.
     clock: u64,
-    /// When the kernel was last asked to let files go, and how many descriptors were in use.
-    asked: Option<(Instant, usize)>,
-}
-
-struct Limits {
-    /// No new node when nodes and handles together have this many descriptors.
-    nodes: usize,
-    /// No new handle either.
-    handles: usize,
-}
-
-impl Limits {
-    /// `descriptors` is all that the process may have open. Some are left for the store, the
-    /// drain and whatever a request opens for a moment.
-    fn of(descriptors: usize) -> Self {
-        let kept = (descriptors / 2).min(4096);
-        Self {
-            nodes: descriptors - kept,
-            handles: descriptors - kept / 2,
-        }
-    }
+    /// When the kernel was last asked to let files go (of a user, or of all), and how many descriptors
+    /// were in use.
+    asked: HashMap<Option<u32>, (Instant, usize)>,
 }
 
 /// Where a file was found: the kernel drops what it knows of it when told parent and name.
@@ -80,11 +67,20 @@ struct Entry {
     /// As of the last lookup.
     place: Option<Place>,
     used: u64,
+    /// The user that looked it up first: its descriptor counts in that user's share.
+    uid: u32,
 }
 
 impl Entry {
-    fn is_unused(&self) -> bool {
-        self.lookups == 0 && self.handles == 0 && !self.dirty && self.inode.node != ROOT
+    fn is_unused(&self, keep_dirty: bool) -> bool {
+        let kept = self.dirty && keep_dirty;
+        self.lookups == 0 && self.handles == 0 && !kept && self.inode.node != ROOT
+    }
+
+    /// Only the kernel's memory keeps it.
+    fn is_idle(&self, keep_dirty: bool) -> bool {
+        let kept = self.dirty && keep_dirty;
+        self.handles == 0 && !kept && !self.inode.is_dir() && self.place.is_some()
     }
 }
 
@@ -93,13 +89,35 @@ impl Inner {
         self.nodes.len() + self.handles
     }
 
+    /// While there are descriptors enough, a dirty file keeps its own: then it is found at once, and its
+    /// name is known after a rename.
+    fn keeps_dirty(&self) -> bool {
+        !self.reopens || self.in_use() < self.limits.nodes / 8
+    }
+
+    /// Whose descriptors are short (this user's, or all), how many these are, and how many they should
+    /// be.
+    fn shortage(&self, uid: u32) -> Option<(Option<u32>, usize, usize)> {
+        let (all, most) = (self.in_use(), self.limits.nodes);
+        let (own, share) = (self.shares.of(uid), Shares::most(uid, most));
+        if all >= most - most / 4 {
+            Some((None, all, most / 2))
+        } else if own >= share / 2 && share < most {
+            Some((Some(uid), own, share / 4))
+        } else {
+            None
+        }
+    }
+
     /// Takes the entry out if nothing refers to it.
     fn reap(&mut self, node: u64) -> Option<Arc<Inode>> {
-        if !self.nodes.get(&node)?.is_unused() {
+        let keep_dirty = self.keeps_dirty();
+        if !self.nodes.get(&node)?.is_unused(keep_dirty) {
             return None;
         }
         let entry = self.nodes.remove(&node)?;
         self.by_id.remove(&entry.inode.id);
+        self.shares.give(entry.uid);
         Some(entry.inode)
     }
 }
@@ -119,6 +137,7 @@ impl InodeTable {
                 dirty: false,
                 place: None,
                 used: 0,
+                uid: 0,
             },
         );
         Self {
@@ -127,9 +146,11 @@ impl InodeTable {
                 by_id,
                 spare: SPARE,
                 handles: 0,
+                shares: Shares::default(),
                 limits: Limits::of(descriptors),
+                reopens: false,
                 clock: 0,
-                asked: None,
+                asked: HashMap::new(),
             }),
         }
     }
@@ -138,15 +159,26 @@ impl InodeTable {
         self.inner.lock().limits = Limits::of(descriptors);
     }
 
-    /// A new node would be taken in now.
-    pub fn has_room(&self) -> bool {
+    /// The backing opens files by handle, whatever their names are by now.
+    pub fn set_reopens(&self, reopens: bool) {
+        self.inner.lock().reopens = reopens;
+    }
+
+    /// A new node of this user would be taken in now.
+    pub fn has_room(&self, uid: u32) -> bool {
         let inner = self.inner.lock();
-        inner.in_use() < inner.limits.nodes
+        let most = inner.limits.nodes;
+        inner.shares.allow(uid, inner.in_use(), most)
     }
 
     pub fn get(&self, node: u64) -> Option<Arc<Inode>> {
         let inner = self.inner.lock();
         inner.nodes.get(&node).map(|e| e.inode.clone())
+    }
+
+    /// Where the node was found last.
+    pub fn place_of(&self, node: u64) -> Option<Place> {
+        self.inner.lock().nodes.get(&node)?.place.clone()
     }
 
     pub fn get_by_id(&self, id: &FileId) -> Option<Arc<Inode>> {
@@ -156,8 +188,15 @@ impl InodeTable {
     }
 
     /// One more lookup of the file that `fd` stands for. A known file keeps its node, and `fd` is
-    /// closed; for an unknown one there may be no room, and `None` says so.
-    pub fn remember(&self, fd: OwnedFd, it: &Identified, place: Place) -> Option<Arc<Inode>> {
+    /// closed; for an unknown one there may be no room for this user, and `None` says so.
+    pub fn remember(
+        &self,
+        fd: OwnedFd,
+        it: &Identified,
+        place: impl Into<Option<Place>>,
+        uid: u32,
+    ) -> Option<Arc<Inode>> {
+        let place = place.into();
         let mut inner = self.inner.lock();
         inner.clock += 1;
         let used = inner.clock;
@@ -166,12 +205,14 @@ impl InodeTable {
         {
             entry.lookups += 1;
             entry.used = used;
-            entry.place = Some(place);
+            entry.place = place.or(entry.place.take());
             return Some(entry.inode.clone());
         }
-        if inner.in_use() >= inner.limits.nodes {
+        let most = inner.limits.nodes;
+        if !inner.shares.allow(uid, inner.in_use(), most) {
             return None;
         }
+        inner.shares.take(uid);
         let node = match it.id.ino {
             0 | ROOT => None,
             ino => (ino < SPARE && !inner.nodes.contains_key(&ino)).then_some(ino),
@@ -189,41 +230,41 @@ impl InodeTable {
                 lookups: 1,
                 handles: 0,
                 dirty: false,
-                place: Some(place),
+                place,
                 used,
+                uid,
             },
         );
         Some(inode)
     }
 
-    /// When three quarters of the descriptors are in use: the files that were not looked up for
-    /// the longest time and that nothing but the kernel's memory keeps, enough of them to get to
-    /// one half. Empty otherwise, and when the kernel was asked a moment ago.
-    pub fn idle_files(&self) -> Vec<Place> {
+    /// When three quarters of the descriptors are in use, or half of those that this user may have: the
+    /// files (of all users, or of this one) that were not looked up for the longest time and that
+    /// nothing but the kernel's memory keeps, enough of them to get to one half, or to a quarter.
+    /// Empty otherwise, and when the kernel was asked a moment ago.
+    pub fn idle_files(&self, uid: u32) -> Vec<Place> {
         let (mut idle, surplus) = {
             let mut inner = self.inner.lock();
-            let (in_use, most) = (inner.in_use(), inner.limits.nodes);
-            if in_use < most - most / 4 {
-                inner.asked = None;
+            let Some((whose, in_use, down_to)) = inner.shortage(uid) else {
+                inner.asked.clear();
                 return vec![];
-            }
+            };
             let now = Instant::now();
-            let recently = inner.asked.is_some_and(|(then, before)| {
-                now.duration_since(then) < ASK_AGAIN && in_use < before + most / 16
+            let recently = inner.asked.get(&whose).is_some_and(|(then, before)| {
+                now.duration_since(*then) < ASK_AGAIN && in_use < before + down_to / 8
             });
             if recently {
                 return vec![];
             }
-            inner.asked = Some((now, in_use));
+            inner.asked.insert(whose, (now, in_use));
+            let keep_dirty = inner.keeps_dirty();
             let idle: Vec<(u64, u64)> = inner
                 .nodes
                 .iter()
-                .filter(|(_, e)| {
-                    e.handles == 0 && !e.dirty && !e.inode.is_dir() && e.place.is_some()
-                })
+                .filter(|(_, e)| e.is_idle(keep_dirty) && whose.is_none_or(|uid| e.uid == uid))
                 .map(|(node, e)| (e.used, *node))
                 .collect();
-            (idle, in_use - most / 2)
+            (idle, in_use - down_to)
         };
         if idle.len() > surplus {
             idle.select_nth_unstable(surplus);
@@ -243,16 +284,33 @@ impl InodeTable {
         inner.reap(node)
     }
 
-    pub fn add_handle(&self, node: u64) -> Result<(), NoHandle> {
+    pub fn add_handle(&self, node: u64, uid: u32) -> Result<(), NoHandle> {
         let mut inner = self.inner.lock();
-        let full = inner.in_use() >= inner.limits.handles;
+        let most = inner.limits.handles;
+        let allowed = inner.shares.allow(uid, inner.in_use(), most);
         let entry = inner.nodes.get_mut(&node).ok_or(NoHandle::Unknown)?;
-        if full {
+        if !allowed {
             return Err(NoHandle::Full);
         }
         entry.handles += 1;
         inner.handles += 1;
+        inner.shares.take(uid);
         Ok(())
+    }
+
+    /// Takes out dirty files that only their undrained data keeps, when descriptors are wanted.
+    pub fn spare_dirty(&self) -> Vec<Arc<Inode>> {
+        let mut inner = self.inner.lock();
+        if inner.keeps_dirty() {
+            return vec![];
+        }
+        let spare: Vec<u64> = inner
+            .nodes
+            .iter()
+            .filter(|(_, e)| e.is_unused(false))
+            .map(|(node, _)| *node)
+            .collect();
+        spare.iter().filter_map(|node| inner.reap(*node)).collect()
     }
 
     /// Something on this node has it open.
@@ -265,7 +323,7 @@ impl InodeTable {
     }
 
     /// The node comes back when this was the last reference.
-    pub fn remove_handle(&self, node: u64) -> Option<Arc<Inode>> {
+    pub fn remove_handle(&self, node: u64, uid: u32) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
         let entry = inner.nodes.get_mut(&node)?;
         if entry.handles > 0 {
@@ -274,6 +332,7 @@ impl InodeTable {
                 entry.inode.keep_attributes();
             }
             inner.handles -= 1;
+            inner.shares.give(uid);
         }
         inner.reap(node)
     }

@@ -23,6 +23,7 @@
 use crate::backing::{creds, sys};
 use crate::inode::Inode;
 use crate::ops::PageDrop;
+use crate::places;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::wait::waitpid;
@@ -36,14 +37,17 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 /// The kernel's `FILEID_INO64_GEN`: what FUSE makes its handles of.
 const NODE_AND_GENERATION: i32 = 0x81;
 
 /// Pages that are being read are waited for, and those that were changed are written.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Between two looks whether the caller of a request that waits is still there.
+const WAIT_STEP: Duration = Duration::from_millis(20);
 
 type Answers = HashMap<u64, SyncSender<i32>>;
 
@@ -173,10 +177,7 @@ impl Attached {
         let ask = [id, self.device, node, generation];
         // A helper that does not even listen is not waited for.
         let told = tell(self.dropper.socket.as_fd(), ask, MsgFlags::MSG_DONTWAIT);
-        let answered = told.and_then(|()| {
-            let late = |e| io::Error::new(io::ErrorKind::TimedOut, e);
-            answer.recv_timeout(PATIENCE).map_err(late)
-        });
+        let answered = told.and_then(|()| wait_for(&answer));
         match answered {
             Ok(0) => Ok(()),
             Ok(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -184,6 +185,22 @@ impl Attached {
                 self.dropper.with_answers(|answers| answers.remove(&id))?;
                 Err(e)
             }
+        }
+    }
+}
+
+/// Until the helper answers, the caller of the request is killed, or it takes too long.
+fn wait_for(answer: &Receiver<i32>) -> io::Result<i32> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match answer.recv_timeout(WAIT_STEP) {
+            Ok(errno) => return Ok(errno),
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {
+                if !places::goes_on() {
+                    return Err(io::Error::from_raw_os_error(libc::EINTR));
+                }
+            }
+            Err(e) => return Err(io::Error::new(io::ErrorKind::TimedOut, e)),
         }
     }
 }

@@ -56,20 +56,26 @@ impl Unmounter {
     }
 
     pub fn is_mounted(&self) -> io::Result<bool> {
-        Ok(mounts()?.iter().any(|mount| mount.id == self.id))
+        Ok(mounts()?.iter().any(|mount| self.is(mount)))
     }
 
-    pub(super) fn device(&self) -> u64 {
+    /// Numbers of mounts are used again at once, that of a file system not while it is in use.
+    fn is(&self, mount: &Mount) -> bool {
+        mount.id == self.id && mount.device == self.device
+    }
+
+    /// Known from the mount table: asking the file system for it would be a request to this process.
+    pub fn device(&self) -> u64 {
         self.device
     }
 
     /// `lazy` takes it out of the tree at once, though those who use it go on until they are done.
     pub fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
         let path = || self.mountpoint.clone();
-        if !self
-            .is_mounted()
-            .map_err(|e| UnmountError::Failed(path(), e))?
-        {
+        let mounts = mounts().map_err(|e| UnmountError::Failed(path(), e))?;
+        // After the session's end both numbers may be those of another mount, elsewhere.
+        let there = |mount: &Mount| self.is(mount) && mount.path == self.mountpoint;
+        if !mounts.iter().any(there) {
             return Err(UnmountError::NotMounted(path()));
         }
         if self.root {

@@ -21,11 +21,12 @@ const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const COPY_MAX: u64 = 16 << 20;
 const COPY_STEP: u64 = 1 << 20;
 
-/// First and last window of a seek's walk over the plan.
-const WINDOW_MIN: u64 = 4 << 20;
-const WINDOW_MAX: u64 = 1 << 40;
-/// A window that planned to fewer pieces than this is followed by a wider one.
-const FEW_PIECES: usize = 64;
+/// Pieces that a seek plans at first, and at a time from then on: most searches end at the first ones.
+const FIRST_PIECES: usize = 64;
+const MORE_PIECES: usize = 8192;
+/// A search that has passed so many says what is allowed of any file: that a hole is data, or that there is no
+/// hole before the end.
+const MOST_PIECES: usize = 1 << 17;
 
 impl Overlay {
     pub fn fallocate(
@@ -41,7 +42,7 @@ impl Overlay {
             return Err(FsError::BadHandle(fh));
         }
         let range = ByteRange::at(offset, len)
-            .filter(|r| r.end <= i64::MAX as u64)
+            .filter(|r| r.end <= handle.largest)
             .ok_or(io::Error::from_raw_os_error(libc::EFBIG))?;
         self.strip_privileges(&handle.inode, kill_setid)?;
         let turn = self.turn_of_all(&handle.inode, &handle.file, handle.coherent)?;
@@ -155,12 +156,14 @@ fn dirty_fallocate(
     Ok(())
 }
 
+/// Goes from extent to extent: what that costs does not grow with the length of the file.
 fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
     let mut at = start;
-    let mut window = WINDOW_MIN;
+    let mut passed = 0;
+    let mut pieces = FIRST_PIECES;
     loop {
-        let end = at.saturating_add(window).min(i64::MAX as u64);
-        let plan = handle.file.plan(ByteRange::new(at.min(end), end))?;
+        let rest = ByteRange::new(at.min(i64::MAX as u64), i64::MAX as u64);
+        let plan = handle.file.plan_upto(rest, pieces)?;
         if at >= plan.size {
             // There is a hole at the end of every file, unless the search began past it.
             return if data || start >= plan.size {
@@ -178,9 +181,11 @@ fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
             return Err(FsError::NoData);
         }
         at = plan.range.end;
-        if plan.pieces.len() < FEW_PIECES {
-            window = (window * 2).min(WINDOW_MAX);
+        passed += plan.pieces.len();
+        if passed >= MOST_PIECES && at < plan.size {
+            return Ok(if data { at } else { plan.size });
         }
+        pieces = MORE_PIECES;
     }
 }
 

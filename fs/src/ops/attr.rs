@@ -6,6 +6,7 @@
 //! who need not own the file. Such a chmod only takes bits away, and is done as the owner.
 
 use super::Overlay;
+use crate::backing::canonical::seems_gone;
 use crate::backing::sys::{self, Stat};
 use crate::backing::{AsUser, Creds};
 use crate::errno::{FsError, Result};
@@ -14,6 +15,7 @@ use crate::inode::{Inode, NO_CAPS, NO_SETID};
 use crate::types::{Attr, Caller, ROOT, SetAttr, SetTime, StatFs, Time};
 use layout_index::policy::Absorb;
 use layout_index::{DirtyStat, DiskFile, Exclusive, File, StoreError, Timestamp, Wait};
+use std::io;
 use std::sync::Arc;
 
 /// Every file system has files of this size.
@@ -31,7 +33,7 @@ impl Overlay {
         let _file = self.published(inode)?;
         loop {
             let was_dirty = self.dirty_stat(inode).is_some();
-            let stat = sys::stat(inode.fd())?;
+            let stat = self.strip_shown(inode, sys::stat(inode.fd())?)?;
             match self.dirty_stat(inode) {
                 None if was_dirty => {}
                 dirty => return Ok(shown(inode, &stat, dirty)),
@@ -47,9 +49,10 @@ impl Overlay {
             return Ok(combine(inode, stat, None));
         }
         let _file = self.published(inode)?;
+        let stat = self.strip_shown(inode, *stat)?;
         match self.store().lookup(inode.id).map(|file| file.shown()) {
-            None if !drained => Ok(shown(inode, stat, None)),
-            Some(Some(dirty)) => Ok(shown(inode, stat, Some(dirty))),
+            None if !drained => Ok(shown(inode, &stat, None)),
+            Some(Some(dirty)) => Ok(shown(inode, &stat, Some(dirty))),
             None | Some(None) => self.attr(inode),
         }
     }
@@ -138,7 +141,7 @@ impl Overlay {
             if set.size == Some(0) || turn.is_some() {
                 self.publish(&file)?;
             } else if fh.is_none() || set.mtime.is_some() {
-                self.changed(&inode, &file)?;
+                self.changed(&inode, &file, None)?;
             } else if set.size != before && fh.is_some_and(|fh| self.looks(fh)) {
                 self.tell_size(&inode, &file)?;
             }
@@ -172,9 +175,12 @@ impl Overlay {
         fh: Option<u64>,
         size: u64,
     ) -> Result<()> {
+        // The kernel clears privileges itself only if it knows of them.
+        let strip = || self.strip(inode, NO_CAPS | if creds.uid != 0 { NO_SETID } else { 0 });
         if let Some(fh) = fh {
             let handle = self.handle(fh)?;
             if handle.writable {
+                strip()?;
                 self.begin_to_resize(&handle, exclusive, size)?;
                 return self.truncate_held(inode, exclusive, &handle.canonical, size);
             }
@@ -184,6 +190,7 @@ impl Overlay {
             let _as_caller = creds.enter()?;
             sys::reopen(inode.fd(), libc::O_WRONLY)?
         };
+        strip()?;
         let canonical = AsUser::caller(fd, creds.clone());
         self.truncate_held(inode, exclusive, &canonical, size)
     }
@@ -227,6 +234,9 @@ impl Overlay {
         canonical: &AsUser,
         size: u64,
     ) -> Result<()> {
+        if size > 0 && size > self.largest.of(canonical.fd()) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG).into());
+        }
         self.begin_over_published(inode, exclusive)?;
         match exclusive.truncate(size, Timestamp::now()) {
             Err(StoreError::Clean) => {
@@ -268,23 +278,54 @@ impl Overlay {
     ) -> Result<()> {
         if exclusive.is_clean() && !exclusive.file().is_settled() {
             self.inodes.keep_while(&inode.id, || true);
-            exclusive.begin(self.introduce(inode, inode.fd(), exclusive.file())?)?;
+            exclusive.begin_for_change(self.introduce(inode, inode.fd(), exclusive.file())?)?;
         }
         Ok(())
     }
 
     /// Clears what a write must not leave standing: setuid and setgid if `kill_setid` (the writer
-    /// has no right to keep them), file capabilities always. Remembers that there were none.
+    /// has no right to keep them), file capabilities always. Remembers that there were none; what another
+    /// node sets after that is cleared by `strip_after_writes`.
     pub(super) fn strip_privileges(&self, inode: &Inode, kill_setid: bool) -> Result<()> {
         let wanted = NO_CAPS | if kill_setid { NO_SETID } else { 0 };
+        inode.note_written(wanted);
         if inode.lacks(wanted) {
             return Ok(());
         }
+        self.strip(inode, wanted)
+    }
+
+    /// Writes of this node may have come after another node (or a program in the backing) had set
+    /// privileges. Called before their bytes can be read anywhere else, and at the end of each close: if
+    /// they are set after that, they are meant.
+    pub(super) fn strip_after_writes(&self, inode: &Inode) -> Result<()> {
+        let written = inode.take_written();
+        if written == 0 {
+            return Ok(());
+        }
+        match self.strip(inode, written) {
+            Err(FsError::Io(e)) if seems_gone(&e) => Ok(()),
+            other => other.inspect_err(|_| inode.note_written(written)),
+        }
+    }
+
+    /// Nor are they shown here together with what was written.
+    fn strip_shown(&self, inode: &Inode, stat: Stat) -> Result<Stat> {
+        if !inode.is_written() || without_setid(stat.mode).is_none() {
+            return Ok(stat);
+        }
+        self.strip_after_writes(inode)?;
+        Ok(sys::stat(inode.fd())?)
+    }
+
+    fn strip(&self, inode: &Inode, wanted: u8) -> Result<()> {
         let seen = inode.privilege_changes();
         let stat = sys::stat(inode.fd())?;
         let owner = Creds::owner(stat.uid, stat.gid);
         let mut changed = false;
-        if kill_setid && let Some(mode) = without_setid(stat.mode) {
+        if wanted & NO_SETID != 0
+            && let Some(mode) = without_setid(stat.mode)
+        {
             let _as_owner = owner.enter()?;
             sys::chmod(inode.fd(), mode)?;
             changed = true;
@@ -329,6 +370,8 @@ fn set_owner_and_mode(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()>
     if let Some(mode) = set.mode {
         chmod(inode, creds, mode)?;
         inode.privileges_may_have_changed();
+        // What was written here was written before.
+        inode.take_written();
     }
     Ok(())
 }
@@ -385,6 +428,7 @@ fn timespec(time: Option<SetTime>) -> libc::timespec {
 fn shown(inode: &Inode, stat: &Stat, dirty: Option<DirtyStat>) -> Attr {
     let is_dirty = dirty.is_some();
     let attr = combine(inode, stat, dirty);
+    inode.kernel_size.told(attr.size);
     inode.changed.steady(attr, stat.ctime, is_dirty)
 }
 

@@ -3,6 +3,7 @@
 use super::Overlay;
 use crate::backing::canonical::{open_as_owner, seems_gone};
 use crate::backing::sys;
+use crate::errno::FsError;
 use layout_index::{DiskFile, File, FileId};
 use std::ffi::OsString;
 use std::io;
@@ -31,6 +32,7 @@ impl Overlay {
             match sys::glance(inode.fd()) {
                 Ok(seen) if self.removed_elsewhere(&inode, seen.nlink) => return Ok(None),
                 Err(e) if !seems_gone(&e) => return Err(e),
+                Ok(_) => self.strip_after_writes(&inode).map_err(FsError::into_io)?,
                 _ => {}
             }
             match open_as_owner(inode.fd()) {
@@ -45,7 +47,7 @@ impl Overlay {
     /// descriptor of it is held.
     pub fn path_of(&self, id: FileId) -> Option<PathBuf> {
         if let Some(inode) = self.inodes.get_by_id(&id) {
-            return self.backing.relative_path(inode.fd()).ok().flatten();
+            return self.backing.known_path(inode.fd()).ok().flatten();
         }
         let hint = self.store().lookup(id)?.hint();
         if !hint.path.is_empty() {

@@ -7,17 +7,18 @@
 //! it too.
 //!
 //! The locks are the daemon's own ([`layout_index::commons`]) and in nobody's way; waiting for one
-//! is done in short steps, on a thread that may wait.
+//! is done in short steps, on a thread that may wait, until `visibility-timeout` is over or the caller is killed.
 
 use super::{Overlay, nodes::Others};
 use crate::backing::ofd::{self, LockKind, Span};
-use crate::errno::Result;
+use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
+use crate::places;
 use layout_index::{ByteRange, Wait};
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// First and longest pause between two tries.
 const SHORTEST: Duration = Duration::from_micros(50);
@@ -44,8 +45,14 @@ impl Overlay {
             last: range.end.saturating_sub(1).clamp(range.start, ofd::LAST),
         };
         let mut pause = SHORTEST;
+        let deadline = Instant::now() + others.patience(file);
         while !ofd::set(lock.as_fd(), Some(kind), span)? {
-            std::thread::sleep(pause);
+            if Instant::now() >= deadline {
+                return Err(FsError::NoTurn);
+            }
+            if !places::pause(pause) {
+                return Err(FsError::Interrupted);
+            }
             pause = (pause * 2).min(LONGEST);
         }
         self.refresh(inode, file, Wait::ForOthers)?;

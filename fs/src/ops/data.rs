@@ -24,13 +24,20 @@ use crate::backing::{identity, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
+use crate::places;
 use crate::recent::Reading;
 use layout_index::{ByteRange, File, Intro, StoreError, Timestamp, Wait};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::time::{Duration, Instant};
 
-/// Until a publication that is under way is over.
-const A_MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
+/// First and longest pause before something is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// A read of more pieces than this takes its time, and takes it where that holds up no other request.
+const FEW_PIECES: usize = 256;
+const PIECES_AT_A_TIME: usize = 4096;
 
 /// How often a read is planned again because a subfile went away under it.
 const LOOKS: usize = 8;
@@ -39,17 +46,24 @@ impl Overlay {
     /// The fast path: true when the bytes are in the log. Never waits, allocates or logs; whatever
     /// is in the way, `write` deals with.
     pub fn try_write(&self, handle: &Handle, offset: u64, data: &[u8], kill_setid: bool) -> bool {
+        self.absorbs_at_once(handle, kill_setid)
+            && may_have(handle, offset, data.len())
+            && !self.may_be_unchanged(handle, offset, data)
+            && handle.file.try_write(handle.fh, offset, data).is_ok()
+    }
+
+    /// Nothing but the log itself can make a write wait.
+    pub(super) fn absorbs_at_once(&self, handle: &Handle, kill_setid: bool) -> bool {
         let lack = if kill_setid {
             NO_CAPS | NO_SETID
         } else {
             NO_CAPS
         };
+        handle.inode.note_written(lack);
         self.absorbs(handle)
             && !handle.coherent
-            && !self.may_be_unchanged(handle, offset, data)
             && handle.inode.lacks(lack)
-            && self.store().write_delay().is_zero()
-            && handle.file.try_write(handle.fh, offset, data).is_ok()
+            && self.write_delay(handle).is_zero()
     }
 
     /// Writes all of `data`. May wait: for overlapping requests, a full store, the backing.
@@ -65,7 +79,7 @@ impl Overlay {
         if !handle.writable {
             return Err(FsError::BadHandle(handle.fh));
         }
-        if ByteRange::at(offset, data.len() as u64).is_none_or(|r| r.end > i64::MAX as u64) {
+        if !may_have(handle, offset, data.len()) {
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG).into());
         }
         self.strip_privileges(&handle.inode, kill_setid)?;
@@ -90,12 +104,13 @@ impl Overlay {
 
     /// What is published lies over the canonical file, and must be in it first.
     pub(super) fn write_through(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let mut patience = Patience::new(self.patience(&handle.file));
         loop {
             if !handle.file.published_view().is_empty() {
                 self.settle(&handle.file)?;
             }
             match handle.file.write_through(&handle.canonical, offset, data) {
-                Err(StoreError::NotAlone) => std::thread::sleep(A_MOMENT),
+                Err(StoreError::NotAlone) => patience.pause()?,
                 other => return Ok(other?),
             }
         }
@@ -119,26 +134,34 @@ impl Overlay {
         handle: &Handle,
         write: impl Fn() -> layout_index::Result<T>,
     ) -> Result<Option<T>> {
-        let delay = self.store().write_delay();
+        let delay = self.write_delay(handle);
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
+        let mut patience = Patience::new(self.patience(&handle.file));
         loop {
             match write() {
                 Ok(done) => return Ok(Some(done)),
                 // The first write, or the drain finished just now: begin again.
                 Err(StoreError::Clean) => match self.begin(handle) {
-                    Ok(()) | Err(FsError::Store(StoreError::Busy | StoreError::Clean)) => {}
+                    Ok(()) => patience.is_left()?,
+                    Err(FsError::Store(StoreError::Busy | StoreError::Clean)) => {
+                        patience.pause()?
+                    }
                     Err(FsError::Store(StoreError::Full | StoreError::Failed { .. })) => {
                         return Ok(None);
                     }
                     Err(e) => return Err(e),
                 },
-                Err(StoreError::Busy) => std::thread::yield_now(),
+                Err(StoreError::Busy) => patience.pause()?,
                 Err(StoreError::Full | StoreError::Failed { .. }) => return Ok(None),
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    fn write_delay(&self, handle: &Handle) -> Duration {
+        self.store().write_delay(&handle.file, handle.opener.uid)
     }
 
     /// Begins a dirty life. The inode is kept first: the drain may ask for it at once.
@@ -188,7 +211,8 @@ impl Overlay {
             return Ok(None);
         }
         let range = range_of(offset, buf)?;
-        match handle.file.plan(range) {
+        match handle.file.plan_upto(range, FEW_PIECES) {
+            Ok(plan) if plan.range.end < range.end.min(plan.size) => Ok(None),
             Ok(plan) if plan.is_local() => {
                 let len = plan.range.len() as usize;
                 handle.file.read(&plan, &mut buf[..len], None)?;
@@ -243,16 +267,59 @@ impl Overlay {
     }
 }
 
+/// In parts where there are very many pieces: a plan holds the file's lock, which event loops wait for.
 fn read_planned(handle: &Handle, range: ByteRange, buf: &mut [u8]) -> layout_index::Result<usize> {
-    let plan = handle.file.plan(range)?;
-    let len = plan.range.len() as usize;
-    handle
-        .file
-        .read(&plan, &mut buf[..len], Some(&handle.canonical))?;
-    Ok(len)
+    let mut done = 0;
+    loop {
+        let rest = ByteRange::new(range.start + done as u64, range.end);
+        let plan = handle.file.plan_upto(rest, PIECES_AT_A_TIME)?;
+        let len = plan.range.len() as usize;
+        let part = &mut buf[done..done + len];
+        handle.file.read(&plan, part, Some(&handle.canonical))?;
+        done += len;
+        if len == 0 || plan.range.end >= range.end.min(plan.size) {
+            return Ok(done);
+        }
+    }
+}
+
+/// The file system below can have a file of that length.
+pub(super) fn may_have(handle: &Handle, offset: u64, len: usize) -> bool {
+    ByteRange::at(offset, len as u64).is_some_and(|range| range.end <= handle.largest)
 }
 
 fn range_of(offset: u64, buf: &[u8]) -> Result<ByteRange> {
     ByteRange::at(offset, buf.len() as u64)
         .ok_or(FsError::Invalid("the range ends past the largest offset"))
+}
+
+/// How long a request tries again what publications and drains of the same file got in the way of.
+struct Patience {
+    deadline: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Self {
+        Self {
+            deadline: Instant::now() + limit,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    fn is_left(&self) -> Result<()> {
+        match Instant::now() < self.deadline {
+            true => Ok(()),
+            false => Err(FsError::Unsettled),
+        }
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        self.is_left()?;
+        if !places::pause(self.pause) {
+            return Err(FsError::Interrupted);
+        }
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
 }

@@ -63,6 +63,12 @@ impl Overlay {
         };
         let mut stream = handle.stream.lock();
         stream.seek(offset);
+        let mut emitted = false;
+        let mut emit = |entry: &DirEntry, found: Option<&Entry>| {
+            let full = emit(entry, found);
+            emitted |= !full;
+            full
+        };
         while !stream.ahead.is_empty() || refill(&handle, &mut stream)? {
             // The caller's identity is taken once for several entries, and is off again before
             // the tables and the store are asked.
@@ -75,8 +81,11 @@ impl Overlay {
                 let Some(raw) = stream.ahead.front() else {
                     break;
                 };
-                if self.emit_found(&handle, raw, found, emit) {
-                    return Ok(());
+                match self.emit_found(&handle, raw, found, &mut emit) {
+                    Ok(false) => {}
+                    Ok(true) => return Ok(()),
+                    // An entry that is left out would be a lie: the next call begins with it.
+                    Err(e) => return if emitted { Ok(()) } else { Err(e) },
                 }
                 stream.step();
             }
@@ -84,32 +93,33 @@ impl Overlay {
         Ok(())
     }
 
-    /// True when the entry did not fit any more.
+    /// True when the entry did not fit any more; an error when there is no descriptor for it.
     fn emit_found(
         &self,
         handle: &DirHandle,
         raw: &Dirent,
         found: Option<io::Result<OwnedFd>>,
         emit: &mut dyn FnMut(&DirEntry, Option<&Entry>) -> bool,
-    ) -> bool {
+    ) -> Result<bool> {
         if raw.name.to_bytes() == RESERVED_NAME {
-            return false;
+            return Ok(false);
         }
         let entry = plain(raw);
         let found = match found {
-            None => return emit(&entry, None),
-            Some(Err(e)) if e.raw_os_error() == Some(libc::ENOENT) => return false,
+            None => return Ok(emit(&entry, None)),
+            Some(Err(e)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
             Some(found) => found.map_err(FsError::from),
         };
-        match found.and_then(|fd| self.admit(fd, &handle.inode, &raw.name)) {
+        match found.and_then(|fd| self.admit(fd, &handle.inode, &raw.name, handle.opener)) {
             Ok((_, found)) => {
                 let full = emit(&entry, Some(&found));
                 if full {
                     self.undo_lookup(found.attr.ino);
                 }
-                full
+                Ok(full)
             }
-            Err(_) => emit(&entry, None),
+            Err(e @ FsError::TooManyFiles) => Err(e),
+            Err(_) => Ok(emit(&entry, None)),
         }
     }
 }

@@ -16,7 +16,8 @@
 //! - A release comes when the last copy of an open file is closed. All that was taken through it
 //!   goes, of whatever owner: flock and open-file-description locks are the open file's own, and
 //!   any other owner has flushed before. Not by the owner's number: the kernel may have given that
-//!   to a new open file already, for releases are late.
+//!   to a new open file already, for releases are late. An attempt that finds such a lock still
+//!   held waits for the release (`closing`).
 //!
 //! A lock that is granted while its asker dies is granted all the same, and goes by the flush or
 //! release that follows; these cannot overtake the answer, since whoever waits for it holds the
@@ -31,7 +32,7 @@
 //! Everything here may wait for the backing, but for [`Overlay::has_locks`]. Waiting for a lock is
 //! done on threads of its own, see `waiting`.
 
-mod asker;
+mod closing;
 mod held;
 mod table;
 mod waiting;
@@ -41,7 +42,9 @@ use crate::backing::ofd::{self, LockKind, Span};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::types::Caller;
+use closing::Closing;
 use held::Piece;
+use std::sync::Arc;
 use table::{LockTable, User};
 use waiting::Waiters;
 
@@ -51,6 +54,7 @@ const BOTH: [LockKind; 2] = [LockKind::Shared, LockKind::Exclusive];
 pub(super) struct Locks {
     table: LockTable,
     waiters: Waiters,
+    closing: Arc<Closing>,
     #[cfg(test)]
     pub(super) told: super::tests::locks::Told,
 }
@@ -105,13 +109,13 @@ impl Overlay {
     fn lock_going(&self, handle: &Handle) -> Result<()> {
         #[cfg(test)]
         self.locks.told.going(handle)?;
-        self.publish(&handle.file)
+        self.publish_from(handle)
     }
 
-    /// The owner has locks on that file (or is about to). Never waits.
-    pub fn has_locks(&self, fh: u64, owner: u64) -> bool {
+    /// A process of this node has locks on that file (or is about to). Never waits.
+    pub fn has_locks(&self, fh: u64) -> bool {
         let handle = self.handles.get(&fh).map(|h| h.inode.node);
-        handle.is_some_and(|node| self.locks.table.has(node, owner))
+        handle.is_some_and(|node| self.locks.table.has(node))
     }
 
     /// A lock that keeps the owner from what it asks for. Asked for no kind, a lock of its own.
@@ -219,9 +223,10 @@ impl Overlay {
         first
     }
 
-    /// Nobody will hear answers any more: whoever waits for a lock gives up.
+    /// The session has ended: requests that wait for a lock or for another node give up.
     pub fn end_lock_waits(&self) {
         self.locks.waiters.end();
+        self.places.end();
     }
 
     #[cfg(test)]

@@ -22,11 +22,13 @@
 //! is never called with it: what the store creates belongs to the daemon, and counts as its.
 
 mod alloc;
+mod append;
 mod attr;
 mod canonical;
 mod coherent;
 mod data;
 mod dir;
+mod export;
 mod kept;
 mod locks;
 mod namespace;
@@ -42,6 +44,7 @@ mod xattr;
 mod tests;
 
 pub use crate::backing::ofd::LockKind;
+pub use append::MAX_WRITE;
 pub use canonical::OpenFile;
 pub use kept::Prefetched;
 pub use locks::{Conflict, LockRequest};
@@ -51,10 +54,11 @@ pub(crate) use pages::PageDrop;
 pub use policy::Explained;
 pub use xattr::Xattr;
 
-use crate::backing::{Backing, Creds, creds};
+use crate::backing::{Backing, Creds, Largest, creds};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, Handle};
 use crate::inode::{Inode, InodeTable, NoHandle, Place};
+use crate::places::Places;
 use crate::policy::Policies;
 use crate::types::{Caller, Entry, Name};
 use dashmap::DashMap;
@@ -63,7 +67,7 @@ use layout_index::{FileId, Store};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -114,6 +118,8 @@ pub struct Overlay {
     others: Option<Others>,
     shared_locks: bool,
     locks: locks::Locks,
+    places: Arc<Places>,
+    largest: Largest,
     inodes: InodeTable,
     handles: DashMap<u64, Arc<Handle>>,
     dirs: DashMap<u64, Arc<DirHandle>>,
@@ -121,8 +127,8 @@ pub struct Overlay {
     invalidate: OnceLock<Invalidate>,
     let_go: OnceLock<LetGo>,
     page_drop: OnceLock<Box<dyn pages::PageDrop>>,
-    /// Sync points that wait for pages to go.
-    renewing: AtomicUsize,
+    refused: append::Refused,
+    forgotten: export::Forgotten,
     /// Files that the drain has made clean; see `admit`.
     drained: AtomicU64,
     told_of_descriptors: AtomicBool,
@@ -143,6 +149,7 @@ impl Overlay {
         } = options;
         let root = backing.root().try_clone_to_owned()?;
         let inodes = InodeTable::new(root, &backing.root_identity(), descriptors);
+        inodes.set_reopens(backing.reopens());
         Ok(Arc::new(Self {
             backing,
             store,
@@ -155,6 +162,8 @@ impl Overlay {
             others,
             shared_locks,
             locks: locks::Locks::default(),
+            places: Arc::default(),
+            largest: Largest::default(),
             inodes,
             handles: DashMap::new(),
             dirs: DashMap::new(),
@@ -162,7 +171,8 @@ impl Overlay {
             invalidate: OnceLock::new(),
             let_go: OnceLock::new(),
             page_drop: OnceLock::new(),
-            renewing: AtomicUsize::new(0),
+            refused: append::Refused::default(),
+            forgotten: export::Forgotten::default(),
             drained: AtomicU64::new(0),
             told_of_descriptors: AtomicBool::new(false),
         }))
@@ -175,6 +185,16 @@ impl Overlay {
     pub fn store(&self) -> &Arc<Store> {
         debug_assert!(creds::is_own(), "the store is called as somebody else");
         &self.store
+    }
+
+    /// Where requests run that may wait.
+    pub(crate) fn places(&self) -> &Arc<Places> {
+        &self.places
+    }
+
+    /// The user that opened a handle; `None` for one that no caller has.
+    pub(crate) fn opener(&self, fh: u64) -> Option<Caller> {
+        self.handles.get(&fh).map(|handle| handle.opener)
     }
 
     pub fn shared_locks(&self) -> bool {
@@ -233,18 +253,29 @@ impl Overlay {
 
     /// Counts one lookup of what `fd` stands for, found as `name` in `dir`. The caller tells the
     /// kernel, or forgets it. Not with the caller's identity in force.
-    fn admit(&self, fd: OwnedFd, dir: &Inode, name: &CStr) -> Result<(Arc<Inode>, Entry)> {
+    fn admit(
+        &self,
+        fd: OwnedFd,
+        dir: &Inode,
+        name: &CStr,
+        uid: u32,
+    ) -> Result<(Arc<Inode>, Entry)> {
+        let place = Place {
+            parent: dir.node,
+            name: name.to_owned(),
+        };
+        self.admit_at(fd, Some(place), uid)
+    }
+
+    /// The same for what was found without a name.
+    fn admit_at(&self, fd: OwnedFd, place: Option<Place>, uid: u32) -> Result<(Arc<Inode>, Entry)> {
         let drained = self.drained.load(Ordering::Acquire);
         let it = self.backing.identify(fd.as_fd())?;
         if !self.backing.is_here(it.stat.dev) {
             return Err(FsError::OtherDevice);
         }
-        let place = Place {
-            parent: dir.node,
-            name: name.to_owned(),
-        };
-        let remembered = self.inodes.remember(fd, &it, place);
-        self.let_idle_files_go();
+        let remembered = self.inodes.remember(fd, &it, place, uid);
+        self.let_idle_files_go(uid);
         let Some(inode) = remembered else {
             return Err(self.too_many_files());
         };
@@ -260,27 +291,34 @@ impl Overlay {
     }
 
     /// For operations that make a name: they are not begun if the new file could not be known.
-    fn need_room(&self) -> Result<()> {
-        if self.inodes.has_room() {
+    fn need_room(&self, uid: u32) -> Result<()> {
+        if self.inodes.has_room(uid) {
             return Ok(());
         }
-        self.let_idle_files_go();
+        // To wait for it would be in vain: the kernel has the directory locked until it is answered.
+        self.let_idle_files_go(uid);
         Err(self.too_many_files())
     }
 
-    fn need_handle(&self, node: u64) -> Result<()> {
-        self.inodes.add_handle(node).map_err(|e| match e {
+    fn need_handle(&self, node: u64, uid: u32) -> Result<()> {
+        self.inodes.add_handle(node, uid).map_err(|e| match e {
             NoHandle::Unknown => FsError::Stale(node),
             NoHandle::Full => self.too_many_files(),
         })
     }
 
-    fn let_idle_files_go(&self) {
+    /// When descriptors are short: those of undrained files that nothing else refers to are closed, and
+    /// the kernel is asked for idle ones.
+    fn let_idle_files_go(&self, uid: u32) {
+        let idle = self.inodes.idle_files(uid);
+        if idle.is_empty() {
+            return;
+        }
+        for spare in self.inodes.spare_dirty() {
+            self.let_go(Unreferenced(spare));
+        }
         if let Some(let_go) = self.let_go.get() {
-            let idle = self.inodes.idle_files();
-            if !idle.is_empty() {
-                let_go(idle);
-            }
+            let_go(idle);
         }
     }
 
@@ -289,8 +327,9 @@ impl Overlay {
             tracing::error!(
                 known = self.inodes.len(),
                 open = self.handles.len() + self.dirs.len(),
-                "the kernel and the jobs hold as many files as there are descriptors; new ones \
-                 are refused with ENFILE. Raise the limit of open files (LimitNOFILE, fs.nr_open)"
+                "the kernel and the jobs hold as many files as there are descriptors, or one user as many \
+                 as a user may have (half); new ones are refused with ENFILE. Raise the limit of open \
+                 files (LimitNOFILE, fs.nr_open)"
             );
         }
         FsError::TooManyFiles
@@ -310,6 +349,7 @@ impl Overlay {
         if inode.is_unlinked() {
             self.drop_data(inode.id);
         }
+        self.forgotten.remember(&inode);
     }
 
     fn drop_data(&self, id: FileId) {
@@ -327,6 +367,11 @@ impl Overlay {
     /// while the drain still holds the file.
     pub fn file_clean(&self, id: FileId) {
         self.drained.fetch_add(1, Ordering::AcqRel);
+        if let Some(inode) = self.inodes.get_by_id(&id)
+            && let Err(error) = self.strip_after_writes(&inode)
+        {
+            tracing::warn!(file = %id, %error, "privileges of a drained file could not be looked at");
+        }
         let is_dirty = || self.store().lookup(id).is_some_and(|f| !f.is_settled());
         if let Some(gone) = self.inodes.keep_while(&id, is_dirty) {
             self.let_go(Unreferenced(gone));

@@ -5,6 +5,7 @@
 //! name went may still arrive, and must find the bytes.
 
 use super::{At, Overlay, Unreferenced};
+use crate::backing::canonical::seems_gone;
 use crate::backing::creds::with_umask;
 use crate::backing::identity::Identified;
 use crate::backing::{Creds, sys};
@@ -14,9 +15,18 @@ use crate::types::{Caller, Entry, Name};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// So many directories above each other, removed and made again, are gone through.
+const DEEPEST: usize = 64;
 
 impl Overlay {
     pub fn lookup(&self, caller: &Caller, parent: u64, name: &OsStr) -> Result<Entry> {
+        match name.as_bytes() {
+            b"." => return self.lookup_self(parent, caller.uid),
+            b".." => return self.lookup_parent(parent, caller.uid),
+            _ => {}
+        }
         let name = Name::parse(name)?;
         if name.is_reserved() {
             return Err(FsError::NotFound);
@@ -25,21 +35,51 @@ impl Overlay {
         let creds = Creds::of(caller);
         let found = {
             let _as_caller = creds.enter()?;
-            sys::open_path(dir.fd(), name.as_c())?
+            sys::open_path(dir.fd(), name.as_c())
         };
-        Ok(self.admit(found, &dir, name.as_c())?.1)
+        let found = match found {
+            Err(e) if seems_gone(&e) && self.is_gone_elsewhere(&dir) => {
+                let dir = self.successor(&creds, &dir, 0)?;
+                let _as_caller = creds.enter()?;
+                sys::open_path(dir.as_fd(), name.as_c())?
+            }
+            other => other?,
+        };
+        Ok(self.admit(found, &dir, name.as_c(), caller.uid)?.1)
+    }
+
+    /// The directory that has the name now of one that another node has removed. A lookup answers with
+    /// what is in that one: to say ESTALE would end calls that make a name (the kernel
+    /// looks for a directory again when a change fails, not when the lookup before it does).
+    fn successor(&self, creds: &Creds, gone: &Inode, depth: usize) -> Result<OwnedFd> {
+        let place = self.inodes.place_of(gone.node).ok_or(FsError::NotFound)?;
+        let parent = self.inode(place.parent)?;
+        if depth > DEEPEST {
+            return Err(FsError::NotFound);
+        }
+        let above = match self.is_gone_elsewhere(&parent) {
+            true => Some(self.successor(creds, &parent, depth + 1)?),
+            false => None,
+        };
+        let _as_caller = creds.enter()?;
+        let above = above.as_ref().map_or(parent.fd(), |fd| fd.as_fd());
+        let found = sys::open_path(above, &place.name)?;
+        match sys::stat(found.as_fd())?.is_dir() {
+            true => Ok(found),
+            false => Err(FsError::NotFound),
+        }
     }
 
     /// Makes the name as the caller, and looks it up.
     fn make(&self, at: At, make: impl FnOnce(&Inode, &CStr) -> io::Result<()>) -> Result<Entry> {
         let At { dir, name, creds } = at;
-        self.need_room()?;
+        self.need_room(creds.uid)?;
         let made = {
             let _as_caller = creds.enter()?;
-            make(&dir, name.as_c())?;
-            sys::open_path(dir.fd(), name.as_c())?
+            make(&dir, name.as_c()).and_then(|()| sys::open_path(dir.fd(), name.as_c()))
         };
-        Ok(self.admit(made, &dir, name.as_c())?.1)
+        let made = self.answer_in(&dir, made)?;
+        Ok(self.admit(made, &dir, name.as_c(), creds.uid)?.1)
     }
 
     pub fn mkdir(
@@ -110,20 +150,23 @@ impl Overlay {
     }
 
     pub fn unlink(&self, caller: &Caller, parent: u64, name: &OsStr) -> Result<()> {
-        let At { dir, name, creds } = self.at(caller, parent, name)?;
-        let victim = {
-            let _as_caller = creds.enter()?;
-            let victim = self.victim(&dir, &name)?;
-            sys::unlink(dir.fd(), name.as_c(), 0)?;
-            victim
-        };
-        self.name_gone(victim)
+        self.remove(self.at(caller, parent, name)?, 0)
     }
 
     pub fn rmdir(&self, caller: &Caller, parent: u64, name: &OsStr) -> Result<()> {
-        let At { dir, name, creds } = self.at(caller, parent, name)?;
-        let _as_caller = creds.enter()?;
-        Ok(sys::unlink(dir.fd(), name.as_c(), libc::AT_REMOVEDIR)?)
+        self.remove(self.at(caller, parent, name)?, libc::AT_REMOVEDIR)
+    }
+
+    fn remove(&self, at: At, flags: i32) -> Result<()> {
+        let At { dir, name, creds } = at;
+        let (victim, removed) = {
+            let _as_caller = creds.enter()?;
+            let victim = self.victim(&dir, &name)?;
+            (victim, sys::unlink(dir.fd(), name.as_c(), flags))
+        };
+        self.answer_in(&dir, removed)?;
+        self.name_gone(victim);
+        Ok(())
     }
 
     /// `flags` as renameat2(2) has them; the backing decides which it knows.
@@ -140,7 +183,7 @@ impl Overlay {
         let from = self.at(caller, parent, name)?;
         let to_name = Name::parse(newname)?.allowed()?;
         let to = self.directory(newparent)?;
-        let victim = {
+        let (victim, renamed) = {
             let _as_caller = from.creds.enter()?;
             let replaces = flags & (libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) == 0;
             let victim = if replaces {
@@ -153,7 +196,7 @@ impl Overlay {
                 false => self.victim(&from.dir, &from.name)?,
             };
             let moved = moved.as_ref().map(|(fd, it)| (it.id, fd.as_fd()));
-            self.bytes_untouched(moved, || {
+            let renamed = self.bytes_untouched(moved, || {
                 sys::rename(
                     from.dir.fd(),
                     from.name.as_c(),
@@ -161,33 +204,76 @@ impl Overlay {
                     to_name.as_c(),
                     flags,
                 )
-            })?;
-            victim
+            });
+            (victim, renamed)
         };
-        self.name_gone(victim)
+        let renamed = self.answer_in(&from.dir, renamed);
+        renamed.map_err(|e| match e.errno() {
+            libc::ENOENT if self.is_gone_elsewhere(&to) => FsError::Stale(to.node),
+            _ => e,
+        })?;
+        self.name_gone(victim);
+        Ok(())
     }
 
-    /// A name of `victim` was removed. If it was the last, its undrained data is not drained.
-    fn name_gone(&self, victim: Option<(OwnedFd, Identified)>) -> Result<()> {
-        let Some((fd, it)) = victim else {
-            return Ok(());
-        };
-        if sys::stat(fd.as_fd())?.nlink != 0 {
-            return Ok(());
+    /// What the backing said of a name in `dir`. The kernel may have kept the name of a directory for a
+    /// while that another node has removed, and made again: ESTALE makes it look for the new one.
+    pub(super) fn answer_in<T>(&self, dir: &Inode, answer: io::Result<T>) -> Result<T> {
+        match answer {
+            Err(e) if seems_gone(&e) && self.is_gone_elsewhere(dir) => {
+                Err(FsError::Stale(dir.node))
+            }
+            other => Ok(other?),
         }
-        self.store().kept().forget(it.id);
+    }
+
+    /// The directory has no name any more, and this node has not removed it.
+    pub(super) fn is_gone_elsewhere(&self, dir: &Inode) -> bool {
+        if self.others.is_none() {
+            return false;
+        }
+        let links = match sys::glance(dir.fd()) {
+            Ok(seen) => seen.nlink,
+            Err(e) if seems_gone(&e) => 0,
+            Err(_) => return false,
+        };
+        self.removed_elsewhere(dir, links)
+    }
+
+    /// A name of `victim` was removed. If it was the last, its undrained data is not drained. The name
+    /// is gone whatever happens here, so that no failure is the caller's: the drain will find the file
+    /// gone and drop the data then.
+    fn name_gone(&self, victim: Option<(OwnedFd, Identified)>) {
+        let Some((fd, it)) = victim else {
+            return;
+        };
+        let was_last = match sys::stat(fd.as_fd()) {
+            Ok(stat) => stat.nlink == 0,
+            // Said of a file without a name by file systems that do not keep it for those who know
+            // it. It had another one: whether that is gone too, the drain finds out.
+            Err(e) if seems_gone(&e) => it.stat.is_dir() || it.stat.nlink == 1,
+            Err(error) => {
+                tracing::debug!(file = %it.id, %error, "a removed file cannot be looked at");
+                false
+            }
+        };
+        if !was_last {
+            return;
+        }
         let inode = self.inodes.get_by_id(&it.id);
         if let Some(inode) = &inode {
             inode.set_unlinked();
         }
+        if !it.stat.is_file() {
+            return;
+        }
+        self.store().kept().forget(it.id);
         let Some(file) = self.store().lookup(it.id) else {
-            return Ok(());
+            return;
         };
         if file.is_clean() {
-            return Ok(());
+            return;
         }
-        // The name is gone whatever happens next, so a failure here is not the caller's: the drain
-        // will find the file gone and drop the data then.
         if let Err(error) = file.mark_unlinked() {
             tracing::error!(file = %it.id, %error, "a removal could not be recorded");
         }
@@ -197,10 +283,9 @@ impl Overlay {
             None if inode.is_none() => self.drop_data(it.id),
             None => {}
         }
-        Ok(())
     }
 
-    /// What is about to lose a name, if that is a regular file.
+    /// What is about to lose a name, if that is a regular file or a directory.
     fn victim(&self, dir: &Inode, name: &Name) -> Result<Option<(OwnedFd, Identified)>> {
         let fd = match sys::open_path(dir.fd(), name.as_c()) {
             Ok(fd) => fd,
@@ -211,6 +296,7 @@ impl Overlay {
             Err(e) => return Err(e.into()),
         };
         let it = self.backing.identify(fd.as_fd())?;
-        Ok(it.stat.is_file().then_some((fd, it)))
+        let counts = it.stat.is_file() || it.stat.is_dir();
+        Ok(counts.then_some((fd, it)))
     }
 }

@@ -21,22 +21,30 @@ use crate::backing::sys::{self, Stat};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
-use crate::types::Time;
+use crate::places;
+use crate::types::{Caller, ROOT, Time};
 pub use layout_index::policy::{Close, Fsync};
 use layout_index::{Canonical, File, Peers, StickyError, Wait};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+/// How long a request tries again where there are no other nodes.
+const ALONE: Duration = Duration::from_secs(60);
+
 /// Who moves data to where others see it. All of it waits.
 pub trait Publisher: Send + Sync {
     fn publish(&self, file: &Arc<File>) -> std::result::Result<(), StickyError>;
-    /// What was announced has come.
-    fn deliver(&self, file: &Arc<File>) -> std::result::Result<(), StickyError>;
+    /// What was announced has come. Ends when `goes_on` says no.
+    fn deliver(
+        &self,
+        file: &Arc<File>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> std::result::Result<(), StickyError>;
     /// Something was announced; the rest is to follow.
     fn owes(&self, file: &Arc<File>);
-    /// The canonical file is the whole truth afterwards; false if that took too long.
-    fn settle(&self, file: &Arc<File>) -> bool;
+    /// The canonical file is the whole truth afterwards; false if that took too long or `goes_on` said no.
+    fn settle(&self, file: &Arc<File>, goes_on: &dyn Fn() -> bool) -> bool;
 }
 
 /// The other nodes, as a mount knows them.
@@ -52,6 +60,7 @@ pub struct Others {
 
 impl Others {
     pub fn new(peers: Arc<Peers>, close: Close, fsync: Fsync) -> Others {
+        peers.set_pause(places::pause);
         Others {
             peers,
             close,
@@ -59,6 +68,24 @@ impl Others {
             publisher: OnceLock::new(),
             last: Default::default(),
         }
+    }
+
+    /// Other nodes wait for what was written here, and it follows.
+    pub(super) fn announce(&self, file: &Arc<File>) -> Result<()> {
+        let publisher = self.publisher()?;
+        self.peers.intend(file)?;
+        publisher.owes(file);
+        Ok(())
+    }
+
+    /// Set before the first request.
+    fn publisher(&self) -> Result<&Arc<dyn Publisher>> {
+        self.publisher.get().ok_or(FsError::NoPublisher)
+    }
+
+    /// How long other nodes are waited for.
+    pub(super) fn patience(&self, file: &File) -> Duration {
+        self.peers.patience(file)
     }
 }
 
@@ -69,7 +96,7 @@ fn not_published(error: StickyError) -> FsError {
     }
 }
 
-fn look(fd: BorrowedFd<'_>) -> std::io::Result<Canonical> {
+pub(super) fn look(fd: BorrowedFd<'_>) -> std::io::Result<Canonical> {
     Ok(canonical_of(&sys::stat(fd)?))
 }
 
@@ -88,6 +115,12 @@ impl Overlay {
         {
             tracing::warn!("there is a publisher already; the first one stays");
         }
+    }
+
+    /// How long a request waits for other nodes, or for publications and drains of the file.
+    pub(super) fn patience(&self, file: &File) -> Duration {
+        let others = self.others.as_ref();
+        others.map_or(ALONE, |others| others.patience(file))
     }
 
     /// What others published until now is seen from here on.
@@ -112,7 +145,8 @@ impl Overlay {
     /// How long the kernel may keep names and attributes of a file: not at all while it is open here
     /// and other nodes may change it, so that a size is what the last sync point made it.
     pub fn ttl(&self, node: u64) -> Duration {
-        if self.others.is_some() && self.inodes.is_open(node) {
+        // The root by this number has attributes that must not be shown: `lookup_parent`.
+        if node == ROOT || self.others.is_some() && self.inodes.is_open(node) {
             return Duration::ZERO;
         }
         self.ttl
@@ -121,9 +155,15 @@ impl Overlay {
     /// The kernel may have kept a name for a while whose file another node has removed: ESTALE makes
     /// it look the name up again, and find a newer file of that name. What is written to the
     /// removed one would be lost. Gives the time of the file's last change below.
-    pub(super) fn still_named(&self, inode: &Inode, canonical: BorrowedFd<'_>) -> Result<Time> {
+    pub(super) fn still_named(
+        &self,
+        caller: &Caller,
+        inode: &Inode,
+        canonical: BorrowedFd<'_>,
+    ) -> Result<Time> {
         let seen = sys::glance(canonical)?;
         if self.removed_elsewhere(inode, seen.nlink) {
+            self.refused.for_name(caller.pid);
             return Err(FsError::Stale(inode.node));
         }
         Ok(seen.ctime)
@@ -136,22 +176,54 @@ impl Overlay {
 
     /// For handles that use the canonical file itself.
     pub(super) fn settle(&self, file: &Arc<File>) -> Result<()> {
-        let Some(publisher) = self.others.as_ref().and_then(|o| o.publisher.get()) else {
+        let Some(others) = &self.others else {
             return Ok(());
         };
-        if file.is_settled() || publisher.settle(file) {
+        let publisher = others.publisher()?;
+        if file.is_settled() {
             return Ok(());
         }
-        Err(FsError::Unsettled)
+        places::leave_work();
+        match publisher.settle(file, &places::goes_on) {
+            true => Ok(()),
+            false if !places::goes_on() => Err(FsError::Interrupted),
+            false => Err(FsError::Unsettled),
+        }
     }
 
     pub(super) fn publish(&self, file: &Arc<File>) -> Result<()> {
-        let Some(publisher) = self.others.as_ref().and_then(|o| o.publisher.get()) else {
+        self.publish_after(file, None)
+    }
+
+    /// At a sync point of a handle, whose writes are all done.
+    pub(super) fn publish_from(&self, handle: &Handle) -> Result<()> {
+        self.publish_after(&handle.file, Some(handle.fh))
+    }
+
+    /// Also lets other nodes append: they find the end behind what is published.
+    fn publish_after(&self, file: &Arc<File>, handle: Option<u64>) -> Result<()> {
+        let Some(others) = &self.others else {
             return Ok(());
         };
+        let appends = others.peers.appends_of(file, handle);
+        self.publish_bytes(file)?;
+        others.peers.end_appends(file, appends);
+        Ok(())
+    }
+
+    /// Goes on when the caller is killed: what it locked must not be free before its bytes are published.
+    pub(super) fn publish_bytes(&self, file: &Arc<File>) -> Result<()> {
+        let Some(others) = &self.others else {
+            return Ok(());
+        };
+        let publisher = others.publisher()?;
+        places::leave_work();
         if file.is_clean() || file.is_unlinked() {
             file.wait_published();
             return Ok(());
+        }
+        if let Some(inode) = self.inodes.get_by_id(&file.id()) {
+            self.strip_after_writes(&inode)?;
         }
         publisher.publish(file).map_err(not_published)
     }
@@ -162,9 +234,8 @@ impl Overlay {
         let Some(others) = self.others.as_ref().filter(|_| !file.is_unlinked()) else {
             return Ok(());
         };
-        let Some(publisher) = others.publisher.get() else {
-            return Ok(());
-        };
+        let publisher = others.publisher()?;
+        self.strip_after_writes(inode)?;
         // The drain looks after the file before something of it is published, and hears when it is.
         publisher.owes(file);
         others.peers.publish(file, &|| look(inode.fd()))?;
@@ -178,7 +249,7 @@ impl Overlay {
             && self
                 .handles
                 .get(&fh)
-                .is_some_and(|h| h.writable && (!h.file.is_clean() || h.file.is_publishing()))
+                .is_some_and(|h| h.writable && h.file.is_to_tell())
     }
 
     /// A handle was closed.
@@ -186,27 +257,33 @@ impl Overlay {
         if !handle.writable {
             return Ok(());
         }
-        self.changed(&handle.inode, &handle.file)
+        self.changed(&handle.inode, &handle.file, Some(handle.fh))
     }
 
     /// Other nodes are to see what was changed: a handle that could write was closed, or the change
     /// was made by name, and no close follows.
-    pub(super) fn changed(&self, inode: &Inode, file: &Arc<File>) -> Result<()> {
+    pub(super) fn changed(
+        &self,
+        inode: &Inode,
+        file: &Arc<File>,
+        handle: Option<u64>,
+    ) -> Result<()> {
         let Some(others) = &self.others else {
             return Ok(());
         };
+        let appends = others.peers.appends_of(file, handle);
         if file.is_clean() || file.is_unlinked() {
             file.wait_published();
+            others.peers.end_appends(file, appends);
             return Ok(());
         }
+        self.strip_after_writes(inode)?;
         let close = self.close_of(file);
         if close == Close::Publish {
-            return self.publish(file);
+            return self.publish_after(file, handle);
         }
-        others.peers.intend(file)?;
-        if let Some(publisher) = others.publisher.get() {
-            publisher.owes(file);
-        }
+        others.announce(file)?;
+        others.peers.end_appends(file, appends);
         if close == Close::DeferNext
             && let Some(name) = self.base_name(inode)
         {
@@ -227,13 +304,14 @@ impl Overlay {
             return Ok(());
         };
         let last = others.last.lock().remove(&name);
-        match last {
-            Some(last) => match others.publisher.get() {
-                Some(publisher) => publisher.deliver(&last).map_err(not_published),
-                None => Ok(()),
-            },
-            None => Ok(()),
-        }
+        let Some(last) = last else {
+            return Ok(());
+        };
+        places::leave_work();
+        let publisher = others.publisher()?;
+        publisher
+            .deliver(&last, &places::goes_on)
+            .map_err(not_published)
     }
 
     /// The name with its numbers taken out: `ckpt_0007.h5` and `ckpt_0008.h5` have the same.
@@ -255,6 +333,7 @@ impl Overlay {
         if handle.passthrough.is_some() || !handle.absorbs {
             self.settle(&handle.file)?;
         }
+        self.tell_kernel_size(handle)?;
         self.renew_pages(handle)
     }
 
@@ -267,7 +346,11 @@ impl Overlay {
                 Ok(stat) if self.removed_elsewhere(&inode, stat.nlink) => {
                     return Err(std::io::Error::from_raw_os_error(libc::ENOENT));
                 }
-                looked => return Ok(canonical_of(&looked?)),
+                looked => {
+                    let looked = canonical_of(&looked?);
+                    self.strip_after_writes(&inode).map_err(FsError::into_io)?;
+                    return Ok(looked);
+                }
             }
         }
         match self.backing.find(file.id(), &file.hint())? {

@@ -32,7 +32,7 @@ use crate::inode::{Inode, IoMode, Registered};
 use crate::recent::Recent;
 use crate::types::{Caller, Entry};
 use layout_index::policy::Absorb;
-use layout_index::{File, Wait};
+use layout_index::{AppendHold, File, Wait};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::io;
@@ -80,7 +80,7 @@ impl Overlay {
         }
         let creds = Creds::of(caller);
         let canonical = open_canonical(&inode, &creds, flags)?;
-        let said = Said::Below(self.still_named(&inode, canonical.as_fd())?);
+        let said = Said::Below(self.still_named(caller, &inode, canonical.as_fd())?);
         self.finish_open(caller, inode, canonical, creds, flags, registrar, said)
     }
 
@@ -96,7 +96,7 @@ impl Overlay {
         registrar: Option<&dyn Registrar>,
     ) -> Result<(Entry, Opened)> {
         let At { dir, name, creds } = self.at(caller, parent, name)?;
-        self.need_room()?;
+        self.need_room(caller.uid)?;
         let made = {
             let _as_caller = creds.enter()?;
             let placement = self.placement.as_deref();
@@ -115,7 +115,7 @@ impl Overlay {
             Ok(fd) => {
                 let said = Said::Made(self.inherit(&dir, fd.as_fd(), creds.uid));
                 let path = sys::reopen(fd.as_fd(), libc::O_PATH)?;
-                let (inode, entry) = self.admit(path, &dir, name.as_c())?;
+                let (inode, entry) = self.admit(path, &dir, name.as_c(), caller.uid)?;
                 (inode, entry, fd, said)
             }
             // Somebody was faster, and the caller does not mind.
@@ -124,20 +124,31 @@ impl Overlay {
                     let _as_caller = creds.enter()?;
                     sys::open_path(dir.fd(), name.as_c())?
                 };
-                let (inode, entry) = self.admit(found, &dir, name.as_c())?;
+                let (inode, entry) = self.admit(found, &dir, name.as_c(), caller.uid)?;
                 let opened = if inode.is_file() {
                     open_canonical(&inode, &creds, flags)
                 } else {
                     Err(FsError::Invalid("only regular files are opened here"))
                 };
                 let looked = opened.and_then(|fd| {
-                    let ctime = self.still_named(&inode, fd.as_fd())?;
+                    let ctime = self.still_named(caller, &inode, fd.as_fd())?;
                     Ok((fd, Said::Below(ctime)))
                 });
                 let (canonical, said) = looked.inspect_err(|_| self.undo_lookup(inode.node))?;
                 (inode, entry, canonical, said)
             }
-            Err(e) => return Err(e.into()),
+            Err(e) => {
+                return self.answer_in(&dir, Err(e)).inspect_err(|e| {
+                    if matches!(e, FsError::Stale(_)) {
+                        self.refused.for_name(caller.pid);
+                    }
+                });
+            }
+        };
+        // A file that was made is empty and has the mode that was asked for: nothing to cut or strip.
+        let flags = match said {
+            Said::Made(_) => flags & !libc::O_TRUNC,
+            _ => flags,
         };
         let node = inode.node;
         let opened = self
@@ -173,20 +184,32 @@ impl Overlay {
         }
         self.learn(&inode, &file, said);
         let absorb = self.absorb_of(&file);
-        self.need_handle(inode.node)?;
+        self.need_handle(inode.node, caller.uid)?;
         let prepared = self.prepare_open(caller, &inode, &file, &canonical, flags);
-        prepared.inspect_err(|_| self.handle_gone(&inode))?;
+        let mut append_hold = prepared.inspect_err(|_| self.handle_gone(&inode, caller.uid))?;
         let fd = canonical.fd();
         let kept = self.check_kept(&file, fd);
         let registrar = registrar.filter(|_| !kept);
         let passthrough = self.choose_mode(&inode, &file, fd, writable, absorb, registrar);
         if passthrough.is_some() || absorb == Absorb::Off {
             let settled = self.settle(&file);
-            settled.inspect_err(|_| self.mode_gone(&inode))?;
+            settled.inspect_err(|_| self.mode_gone(&inode, caller.uid))?;
+        }
+        if passthrough.is_none() {
+            append_hold.take().inspect(AppendHold::end);
+        } else if writable && append_hold.is_none() && self.appends_by_kernel(&file, flags) {
+            // A reader has brought passthrough since the file was prepared: the kernel opens again.
+            self.mode_gone(&inode, caller.uid);
+            return Err(FsError::Stale(inode.node));
         }
         if writable {
             file.add_writer();
         }
+        let largest = if writable {
+            self.largest.of(canonical.fd())
+        } else {
+            0
+        };
         let fh = self.new_fh();
         let readable = access != libc::O_WRONLY;
         let shared = self.others.is_some() && absorb == Absorb::On && passthrough.is_none();
@@ -202,7 +225,9 @@ impl Overlay {
             passthrough: passthrough.clone(),
             absorbs: absorb != Absorb::Off,
             coherent: absorb == Absorb::Coherent,
+            append_hold,
             opener: *caller,
+            largest,
             told: AtomicU64::new(0),
         };
         self.handles.insert(fh, Arc::new(handle));
@@ -217,11 +242,15 @@ impl Overlay {
         file: &Arc<File>,
         canonical: &AsUser,
         flags: i32,
-    ) -> Result<()> {
+    ) -> Result<Option<AppendHold>> {
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
             self.wait_for_last(inode, file)?;
         }
         self.refresh(inode, file, Wait::ForOthers)?;
+        let append_hold = self.hold_append(inode, file, flags)?;
+        if flags & libc::O_TRUNC == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
+            self.size_is_known(caller, inode, file, canonical.fd())?;
+        }
         if flags & libc::O_TRUNC != 0 {
             // The kernel leaves this to us when it sends O_TRUNC with the open.
             self.strip_privileges(inode, caller.uid != 0)?;
@@ -229,7 +258,7 @@ impl Overlay {
             self.truncate(inode, file, canonical, 0)?;
         }
         self.refreshed(inode);
-        Ok(())
+        Ok(append_hold)
     }
 
     fn choose_mode(
@@ -296,7 +325,8 @@ impl Overlay {
         let handle = self.handle(fh)?;
         let closed = self.closed(&handle);
         let unlocked = self.drop_locks_of_owner(&handle, owner);
-        closed.and(unlocked).and_then(|()| report(&handle, false))
+        let last = self.may_be_last_close(&handle);
+        (closed.and(unlocked).and(last)).and_then(|()| report(&handle, false))
     }
 
     /// The last close of a handle. Nobody hears an error from here. May wait for the backing.
@@ -306,12 +336,14 @@ impl Overlay {
         }
         let (_, handle) = self.handles.remove(&fh).ok_or(FsError::BadHandle(fh))?;
         let unlocked = self.drop_locks_of_handle(&handle);
+        handle.append_hold.as_ref().inspect(|hold| hold.end());
         if let Err(error) = &unlocked {
             tracing::error!(file = %handle.inode.id, %error, "giving up the locks of a closed file");
         }
+        self.release_is_done(fh);
         let inode = handle.inode.clone();
         let file = handle.file.clone();
-        let writable = handle.writable;
+        let (writable, opener) = (handle.writable, handle.opener.uid);
         // The kernel's registration goes with the last handle that uses it.
         drop(handle);
         leave_mode(&inode);
@@ -320,18 +352,19 @@ impl Overlay {
         }
         self.inodes
             .keep_while(&inode.id, || !file.is_settled() && !inode.is_unlinked());
-        self.handle_gone(&inode);
+        self.handle_gone(&inode, opener);
         unlocked
     }
 
     /// An open failed after its way of I/O was chosen.
-    fn mode_gone(&self, inode: &Inode) {
+    fn mode_gone(&self, inode: &Inode, uid: u32) {
         leave_mode(inode);
-        self.handle_gone(inode);
+        self.handle_gone(inode, uid);
     }
 
-    pub(super) fn handle_gone(&self, inode: &Inode) {
-        if let Some(gone) = self.inodes.remove_handle(inode.node) {
+    /// `uid` as it was given to `need_handle`.
+    pub(super) fn handle_gone(&self, inode: &Inode, uid: u32) {
+        if let Some(gone) = self.inodes.remove_handle(inode.node, uid) {
             self.let_go(Unreferenced(gone));
         }
     }
@@ -344,14 +377,19 @@ impl Overlay {
         let creds = Creds::of(caller);
         let fd = {
             let _as_caller = creds.enter()?;
-            sys::reopen(inode.fd(), libc::O_RDONLY | libc::O_DIRECTORY)?
+            sys::reopen(inode.fd(), libc::O_RDONLY | libc::O_DIRECTORY)
         };
-        self.need_handle(node)?;
+        let fd = self.answer_in(&inode, fd)?;
+        if self.is_gone_elsewhere(&inode) {
+            return Err(FsError::Stale(node));
+        }
+        self.need_handle(node, caller.uid)?;
         let fh = self.new_fh();
         let handle = DirHandle {
             inode,
             fd,
             stream: Mutex::new(DirStream::default()),
+            opener: caller.uid,
         };
         self.dirs.insert(fh, Arc::new(handle));
         Ok(fh)
@@ -362,7 +400,7 @@ impl Overlay {
             return Ok(());
         }
         let (_, handle) = self.dirs.remove(&fh).ok_or(FsError::BadHandle(fh))?;
-        self.handle_gone(&handle.inode);
+        self.handle_gone(&handle.inode, handle.opener);
         Ok(())
     }
 }

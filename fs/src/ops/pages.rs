@@ -14,8 +14,8 @@
 //! file has direct handles until the sync point is answered, so a direct one is always allowed.
 //!
 //! # Threads
-//! Who waits here waits on the pool for requests that need the pool: page reads, and the size that the
-//! helper asks for. So at most half of it may.
+//! A request that waits here waits for requests of the same user that need working places: page reads. So it waits at a
+//! waiting place ([`crate::places`]), or not at all.
 
 use super::Overlay;
 use super::kept::version;
@@ -23,16 +23,13 @@ use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
 use crate::inode::pages::State;
+use crate::places;
 use crate::types::Caller;
 use layout_index::Timestamp;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Of opens that only drop pages.
 pub(super) const NO_HANDLE: u64 = 0;
-
-/// At once. The pool has 500 threads.
-const MOST: usize = 250;
 
 /// Has the kernel drop pages.
 pub(crate) trait PageDrop: Send + Sync {
@@ -84,27 +81,20 @@ impl Overlay {
         if inode.pages.are_none() {
             return Ok(());
         }
-        let _one = Waiting::begin(&self.renewing)?;
-        inode.pages.sync_point(state, drop_pages)
+        self.waiting_for_helper(|| {
+            let gave_up = || FsError::Interrupted;
+            inode
+                .pages
+                .sync_point(state, drop_pages, places::goes_on, gave_up)
+        })
     }
-}
 
-/// Somebody who waits here.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn begin(count: &'a AtomicUsize) -> Result<Self> {
-        let waiting = Waiting(count);
-        if count.fetch_add(1, Ordering::AcqRel) < MOST {
-            return Ok(waiting);
+    /// Does what waits for the helper process, unless too many requests of the user wait already.
+    pub(super) fn waiting_for_helper<T>(&self, wait: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !places::leave_work() {
+            let many = "too many requests of this user wait already";
+            return Err(FsError::Pages(io::Error::other(many)));
         }
-        let many = format!("{MOST} locks and fsyncs wait for that already");
-        Err(FsError::Pages(io::Error::other(many)))
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        wait()
     }
 }

@@ -30,10 +30,17 @@ pub struct Rule {
 }
 
 /// All of them, in their order.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Rules {
     rules: Vec<Rule>,
     set: GlobSet,
+}
+
+/// As they were given: the same rules look the same in every process.
+impl std::fmt::Debug for Rules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.rules).finish()
+    }
 }
 
 impl Rules {

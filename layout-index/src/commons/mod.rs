@@ -22,6 +22,7 @@
 //! Each module says what is left between its calls. Here: [`Commons::join`] leaves directories
 //! without a record, or a temporary name beside the records that the node's next start removes.
 
+mod append;
 mod data;
 mod dirs;
 mod files;
@@ -29,15 +30,18 @@ mod locks;
 mod names;
 mod nodes;
 mod notes;
+mod standing;
 mod sys;
 mod terms;
 mod tidy;
 mod writing;
 
+pub(crate) use append::AppendLock;
 pub use data::{PLACES, Patience, Placing};
 pub use files::Stamp;
 pub use names::{Intent, Listing, Owner, names_of};
 pub use nodes::{Clock, NodeRecord, NodeState, Tenure};
+pub use standing::Standing;
 pub use terms::{Term, TermAttempt};
 
 use crate::beneath::{DIRECTORY, step_down, step_into};
@@ -72,6 +76,7 @@ pub struct Commons {
     uid: u32,
     me: Owner,
     name: String,
+    standing: Standing,
     lease: Duration,
     clock: Clock,
     beat: Mutex<Beat>,
@@ -113,6 +118,29 @@ impl Commons {
         lease: Duration,
         clock: Clock,
     ) -> io::Result<Commons> {
+        Commons::join_from(backing, me, name, lease, Standing::default(), clock)
+    }
+
+    /// The same with all that a mount says of itself: refused while another copy of its store lives, or a
+    /// node that has other targets. To find that one is dead takes a lease of watching.
+    pub fn join_with(
+        backing: OwnedFd,
+        me: Owner,
+        name: &str,
+        lease: Duration,
+        standing: Standing,
+    ) -> io::Result<Commons> {
+        Commons::join_from(backing, me, name, lease, standing, nodes::boottime())
+    }
+
+    fn join_from(
+        backing: OwnedFd,
+        me: Owner,
+        name: &str,
+        lease: Duration,
+        standing: Standing,
+        clock: Clock,
+    ) -> io::Result<Commons> {
         if lease.is_zero() || lease > LONGEST_LEASE {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -149,6 +177,9 @@ impl Commons {
         joined.me = me;
         joined.name = name.to_owned();
         joined.lease = lease;
+        joined.standing = standing;
+        joined.yield_to_a_living_copy()?;
+        joined.compare_targets()?;
         joined.first_heartbeat()?;
         Ok(joined)
     }
@@ -204,6 +235,7 @@ impl Commons {
                 run: 0,
             },
             name: String::new(),
+            standing: Standing::default(),
             lease: Duration::ZERO,
             clock,
             beat: Mutex::default(),

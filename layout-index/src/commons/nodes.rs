@@ -18,6 +18,7 @@
 
 use super::data::Patience;
 use super::names::{Name, Owner};
+use super::standing::Standing;
 use super::sys::{self, Looked};
 use super::{Commons, FILES, LONGEST_LEASE, TOP};
 use crate::beneath::{beneath, entries, open_seen, remove_from, sync_open};
@@ -30,7 +31,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -89,6 +90,7 @@ pub struct NodeState {
     pub name: String,
     pub run: u32,
     pub lease: Duration,
+    pub standing: Standing,
     /// It ended in good order.
     pub left: bool,
     /// Its last heartbeat, by the file system's clock.
@@ -103,6 +105,8 @@ struct Written {
     lease_ms: u64,
     #[serde(default)]
     left: bool,
+    #[serde(flatten)]
+    standing: Standing,
 }
 
 /// Names are shown to people.
@@ -254,6 +258,7 @@ impl Commons {
             run: format!("{:08x}", self.me.run),
             lease_ms: self.lease.as_millis().max(1) as u64,
             left,
+            standing: self.standing.clone(),
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let (dir, id) = (self.nodes.as_fd(), self.me.id.to_string());
@@ -270,11 +275,38 @@ impl Commons {
         Ok(Own { file, is })
     }
 
+    /// Whether files of the shared directory can be mapped to be shared, which takes a page cache.
+    pub fn can_map(&self) -> bool {
+        let record = self.record.lock();
+        let Some(own) = record.as_ref() else {
+            return false;
+        };
+        // SAFETY: a new mapping of one page at an address that the kernel chooses, read by nobody and
+        // taken away at once; the descriptor is held by `own`.
+        unsafe {
+            let fd = own.file.as_raw_fd();
+            let page = libc::mmap(
+                std::ptr::null_mut(),
+                1,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            );
+            page != libc::MAP_FAILED && libc::munmap(page, 1) == 0
+        }
+    }
+
     /// Ends in good order: nobody needs to wait for the lease. Data may stay.
     pub fn leave(&self) -> io::Result<()> {
         let mut record = self.record.lock();
         self.beat.lock().began = None;
-        if record.take().is_some() {
+        let Some(own) = record.take() else {
+            return Ok(());
+        };
+        let now = sys::look(self.nodes.as_fd(), &self.me.id.to_string())?;
+        // The next daemon of this store may have begun already.
+        if now.is_none_or(|is| (is.device, is.ino) == (own.is.device, own.is.ino)) {
             drop(self.write_record(true)?);
         }
         Ok(())
@@ -368,7 +400,7 @@ impl Commons {
         }
     }
 
-    fn read_record(&self, id: NodeId) -> io::Result<Option<(NodeState, Looked)>> {
+    pub(super) fn read_record(&self, id: NodeId) -> io::Result<Option<(NodeState, Looked)>> {
         let name = id.to_string();
         let damaged = |what: String| {
             io::Error::new(
@@ -429,6 +461,7 @@ fn parse(text: &str, beat: SystemTime) -> Result<NodeState, String> {
         run,
         lease,
         left: written.left,
+        standing: written.standing,
         beat,
     })
 }

@@ -12,6 +12,7 @@
 //! *Killed in 5*: the file is dirty with no extents, and 5 is done again.
 
 use super::exclusive::Held;
+use super::life::Lower;
 use super::{CanonicalGuard, Drained, File, Snapshot};
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
@@ -181,15 +182,7 @@ impl File {
     /// nobody else changes the canonical file, so that it is made exactly as long as the life says.
     pub fn finish(&self, canonical: &dyn DiskFile, only_node: bool) -> Result<bool> {
         self.apply_trim(canonical)?;
-        if self
-            .inner()
-            .life
-            .as_ref()
-            .is_some_and(|life| life.has_lower_layers())
-        {
-            // Whether RocksDB still has visible extents is known after a merge.
-            crate::maintain::checkpoint(&self.shared)?;
-        }
+        let lower = self.merge_lower()?;
         // Nobody else changes the canonical file from here on: its size is ours to set.
         let _all = self.canonical.lock(ByteRange::ALL);
         let (generation, size, grown, mtime) = {
@@ -197,12 +190,15 @@ impl File {
             let Some(life) = &inner.life else {
                 return Ok(true);
             };
-            if !life.is_drained() || life.row.unlinked || life.row.limit != u64::MAX {
+            if !life.is_drained(lower) || life.row.unlinked || life.row.limit != u64::MAX {
                 return Ok(false);
             }
             let row = &life.row;
             (life.generation, row.size, row.grown, row.mtime)
         };
+        if !self.is_hidden(lower)? {
+            return Ok(false);
+        }
         let name = || self.id.to_string();
         let len = canonical
             .size()
@@ -248,6 +244,25 @@ impl File {
         drop(held);
         drop(pin);
         Ok(true)
+    }
+
+    /// Whether RocksDB still has visible extents is known after a merge. While the store's disk has no
+    /// room for one, [`File::is_hidden`] finds it out.
+    pub(super) fn merge_lower(&self) -> Result<Lower> {
+        let lower = |life: &super::Life| life.has_lower_layers();
+        if !self.inner().life.as_ref().is_some_and(lower) {
+            return Ok(Lower::Merged);
+        }
+        match crate::maintain::checkpoint(&self.shared) {
+            Err(StoreError::Full) => Ok(Lower::Hidden),
+            merged => merged.map(|()| Lower::Merged),
+        }
+    }
+
+    /// Nothing of the layers below is visible, if they could not be merged. The caller makes sure that
+    /// nothing changes meanwhile.
+    pub(super) fn is_hidden(&self, lower: Lower) -> Result<bool> {
+        Ok(lower == Lower::Merged || self.reach()?.is_none_or(|end| end == 0))
     }
 
     /// All write ranges, if nobody has one and nothing has changed since `generation`.

@@ -7,8 +7,8 @@
 use super::{File, Intro, Life};
 use crate::error::{Result, StoreError};
 use crate::index::FileRow;
-use crate::log::Write;
 use crate::log::record::{Kind, Record};
+use crate::log::{Room, Write};
 use crate::ranges::Ticket;
 use crate::shared::Gone;
 use crate::store::Event;
@@ -152,6 +152,15 @@ impl Exclusive<'_> {
     /// Begins a dirty life; no-op if one has begun. `intro` must describe the canonical file as
     /// it is while this is held.
     pub fn begin(&self, intro: Intro) -> Result<()> {
+        self.begin_in(intro, Room::Data)
+    }
+
+    /// The same for a change that has nowhere else to go: also when the disk of the store is full.
+    pub fn begin_for_change(&self, intro: Intro) -> Result<()> {
+        self.begin_in(intro, Room::Control)
+    }
+
+    fn begin_in(&self, intro: Intro, room: Room) -> Result<()> {
         if self.file.life_no().is_some() {
             return Ok(());
         }
@@ -173,6 +182,7 @@ impl Exclusive<'_> {
             offset: 0,
             data: &data,
             time: Timestamp::now(),
+            room,
         };
         shared.log.append(no.0, write, |_, _| {})?;
         let row = row_of(&payload);

@@ -11,6 +11,15 @@ use crate::types::{ByteRange, FileNo, Seq, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What is known of the layers below `hot`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lower {
+    /// They were merged: what is there is undrained.
+    Merged,
+    /// They could not be merged, and the caller looks what of them is visible.
+    Hidden,
+}
+
 #[derive(Debug)]
 pub(crate) struct Life {
     pub no: FileNo,
@@ -251,9 +260,10 @@ impl Life {
         self.changed();
     }
 
-    /// Nothing undrained is left in any layer.
-    pub fn is_drained(&self) -> bool {
-        !self.has_lower_layers() && self.hot.iter().all(|(_, e)| e.place == Place::Canonical)
+    /// Nothing undrained is left. With [`Lower::Hidden`], in memory.
+    pub fn is_drained(&self, lower: Lower) -> bool {
+        (lower == Lower::Hidden || !self.has_lower_layers())
+            && self.hot.iter().all(|(_, e)| e.place == Place::Canonical)
     }
 
     /// Takes everything in memory out of the books: the life ends, drained or dropped.

@@ -38,7 +38,7 @@ pub(crate) use publish::Capture;
 pub use subfile::Subfiled;
 pub use watch::Watch;
 
-use crate::peers::Seen;
+use crate::peers::{Append, Seen};
 use crate::policy::FilePolicy;
 use crate::ranges::{RangeGuard, RangeLocks, RangeSet, Ticket};
 use crate::shared::Shared;
@@ -69,7 +69,7 @@ pub struct Intro {
 pub struct DirtyStat {
     pub size: u64,
     pub mtime: Timestamp,
-    /// Bytes that the log holds and the canonical file does not.
+    /// Bytes that the canonical file does not have, about: some may count twice.
     pub undrained: u64,
 }
 
@@ -139,6 +139,8 @@ pub struct File {
     seen: Mutex<Seen>,
     /// Held over a look at the shared directory.
     pub(crate) looking: Mutex<()>,
+    /// Held over an append where other nodes may append too; before all other locks of the file.
+    pub(crate) append: Mutex<Append>,
     sync_points: AtomicU64,
 }
 
@@ -172,6 +174,7 @@ impl File {
             moving: RwLock::default(),
             seen: Mutex::default(),
             looking: Mutex::default(),
+            append: Mutex::default(),
             sync_points: AtomicU64::new(0),
         }
     }
@@ -205,21 +208,34 @@ impl File {
         })
     }
 
+    /// Bytes that the owner of this file has in the log, of all files; `None` when clean.
+    pub(crate) fn bytes_of_user(&self) -> Option<u64> {
+        let inner = self.inner();
+        let life = inner.life.as_ref()?;
+        Some(life.tally.user.load(Ordering::Relaxed))
+    }
+
     /// What `stat` shows where the canonical file is not the whole truth: of the current life, or of
     /// what is published.
     pub fn shown(&self) -> Option<DirtyStat> {
-        if let Some(stat) = self.stat() {
-            return Some(stat);
+        // Before the view is looked at: bytes are in it before the life forgets them.
+        let life = self.stat();
+        let (view, canonical) = {
+            let seen = self.seen();
+            (seen.view.clone(), seen.canonical.size)
+        };
+        match life {
+            Some(stat) => Some(DirtyStat {
+                undrained: stat.undrained.saturating_add(view.allocated()),
+                ..stat
+            }),
+            None if view.is_empty() => None,
+            None => Some(DirtyStat {
+                size: view.size(canonical),
+                mtime: view.mtime().unwrap_or_default(),
+                undrained: view.allocated(),
+            }),
         }
-        let seen = self.seen();
-        if seen.view.is_empty() {
-            return None;
-        }
-        Some(DirtyStat {
-            size: seen.view.size(seen.canonical.size),
-            mtime: seen.view.mtime().unwrap_or_default(),
-            undrained: 0,
-        })
     }
 
     /// Where the canonical file may be found: what the current life knows, or the last one knew.

@@ -77,6 +77,8 @@ pub(super) struct View {
     pub lower_layers: bool,
     /// The newest record that cannot be overtaken any more within the range.
     pub settled: Seq,
+    /// What lies at or after this was not looked at, because there were too many extents before it.
+    pub upto: u64,
 }
 
 impl View {
@@ -84,6 +86,7 @@ impl View {
     fn nothing(size: u64) -> View {
         View {
             extents: Vec::new(),
+            upto: u64::MAX,
             size,
             limit: u64::MAX,
             freezes: 0,
@@ -97,8 +100,13 @@ impl File {
     /// All layers of one moment. Memory is read before RocksDB; where a merge has begun in between,
     /// RocksDB may already lack bytes whose successors were not in memory yet: look again.
     pub(super) fn view(&self, range: ByteRange) -> Result<View> {
+        self.view_upto(range, usize::MAX)
+    }
+
+    /// The same for the beginning of `range`, if it has more than `most` extents; see [`View::upto`].
+    pub(super) fn view_upto(&self, range: ByteRange, most: usize) -> Result<View> {
         loop {
-            let (no, view) = self.look(range)?;
+            let (no, view) = self.look(range, most)?;
             let same = |life: &Life| life.no == no && life.freezes == view.freezes;
             if !view.lower_layers || self.inner().life.as_ref().is_some_and(same) {
                 return Ok(view);
@@ -106,7 +114,7 @@ impl File {
         }
     }
 
-    fn look(&self, range: ByteRange) -> Result<(FileNo, View)> {
+    fn look(&self, range: ByteRange, most: usize) -> Result<(FileNo, View)> {
         let inner = self.inner();
         let life = inner.life.as_ref().ok_or(StoreError::Clean)?;
         let settled = inner
@@ -120,32 +128,24 @@ impl File {
             freezes: life.freezes,
             lower_layers: life.has_lower_layers(),
             settled,
+            upto: u64::MAX,
         };
+        let (hot, hot_upto) = first_of(life.hot.within(range), most);
+        view.upto = hot_upto;
         if !view.lower_layers {
-            view.extents.extend(life.hot.within(range));
+            view.extents = hot;
             return Ok((life.no, view));
         }
-        let hot: Vec<_> = life.hot.within(range).collect();
-        let frozen: Vec<_> = life.frozen.iter().flat_map(|f| f.within(range)).collect();
+        let frozen = life.frozen.iter().flat_map(|f| f.within(range));
+        let (frozen, frozen_upto) = first_of(frozen, most);
         let no = life.no;
         drop(inner);
-        view.extents = self.overlay(no, range, frozen, hot)?;
+        let (cold, cold_upto) = self.shared.index.extents_upto(no, range, most)?;
+        view.upto = hot_upto.min(frozen_upto).min(cold_upto);
+        let all = cold.into_iter().chain(frozen).chain(hot);
+        let known = ByteRange::new(0, view.upto);
+        view.extents = overlay(all.filter_map(|(start, extent)| extent.cut(start, known)));
         Ok((no, view))
-    }
-
-    fn overlay(
-        &self,
-        no: FileNo,
-        range: ByteRange,
-        frozen: Vec<(u64, Extent)>,
-        hot: Vec<(u64, Extent)>,
-    ) -> Result<Vec<(u64, Extent)>> {
-        let mut map = ExtentMap::default();
-        let cold = self.shared.index.extents(no, range)?;
-        for (start, extent) in cold.into_iter().chain(frozen).chain(hot) {
-            map.insert(start, extent, |_, _| {});
-        }
-        Ok(map.iter().map(|(s, e)| (*s, *e)).collect())
     }
 
     /// The visible extents of all layers within `range`.
@@ -155,8 +155,15 @@ impl File {
 
     /// `Clean` when the file has no life and nothing is published: read the canonical file then.
     pub fn plan(&self, range: ByteRange) -> Result<Plan> {
+        self.plan_upto(range, usize::MAX)
+    }
+
+    /// The same for the beginning of `range`, of about `most` pieces: the work does not grow with the
+    /// length of the range. A caller that wants more goes on at the end of [`Plan::range`], unless that is
+    /// the end of the file.
+    pub fn plan_upto(&self, range: ByteRange, most: usize) -> Result<Plan> {
         self.retry_moved(|| {
-            let view = match self.view(range) {
+            let view = match self.view_upto(range, most) {
                 Err(StoreError::Clean) => None,
                 other => Some(other?),
             };
@@ -166,12 +173,12 @@ impl File {
                 (seen.view.clone(), seen.canonical.size)
             };
             match view {
-                Some(view) => self.plan_view(range, view, &published),
+                Some(view) => self.plan_view(range, view, &published, most),
                 None if published.is_empty() => Err(StoreError::Clean),
                 None => {
                     let size = published.size(canonical);
                     let nothing = View::nothing(size);
-                    self.plan_view(range, nothing, &published)
+                    self.plan_view(range, nothing, &published, most)
                 }
             }
         })
@@ -189,61 +196,79 @@ impl File {
         look()
     }
 
-    fn plan_view(&self, range: ByteRange, view: View, published: &Published) -> Result<Plan> {
+    fn plan_view(
+        &self,
+        range: ByteRange,
+        view: View,
+        published: &Published,
+        most: usize,
+    ) -> Result<Plan> {
+        let end = range.end.min(view.size);
         let range = ByteRange {
             start: range.start.min(view.size),
-            end: range.end.min(view.size),
+            end: end.min(view.upto.max(range.start.min(view.size))),
         };
-        let mut pieces = Vec::with_capacity(view.extents.len() + 1);
-        let mut at = range.start;
-        for (start, extent) in &view.extents {
-            let Some((start, extent)) = extent.cut(*start, range) else {
-                continue;
-            };
-            fill_gap(
-                &mut pieces,
-                ByteRange {
-                    start: at,
-                    end: start,
-                },
-                view.limit,
-                published,
-            );
-            at = extent.end;
-            let piece = ByteRange {
-                start,
-                end: extent.end,
-            };
-            match extent.place {
-                Place::Canonical => fill_gap(&mut pieces, piece, view.limit, published),
-                _ => pieces.push(self.piece(start, &extent)?),
+        let mut filling = Filling {
+            pieces: Vec::with_capacity(view.extents.len() + 1),
+            limit: view.limit,
+            published,
+            most,
+            at: range.start,
+        };
+        let mut goes_on = true;
+        let mut segment = None;
+        let extents = view.extents.iter();
+        for (start, extent) in extents.filter_map(|(start, extent)| extent.cut(*start, range)) {
+            goes_on = filling.gap_upto(start);
+            if !goes_on {
+                break;
+            }
+            if extent.place != Place::Canonical {
+                let piece = self.piece_near(start, &extent, &mut segment)?;
+                filling.push(piece);
             }
         }
-        fill_gap(
-            &mut pieces,
-            ByteRange {
-                start: at,
-                end: range.end,
-            },
-            view.limit,
-            published,
-        );
+        if goes_on {
+            filling.gap_upto(range.end);
+        }
         Ok(Plan {
-            range,
+            range: ByteRange {
+                start: range.start,
+                end: filling.at,
+            },
             size: view.size,
-            pieces,
+            pieces: filling.pieces,
         })
     }
 
     pub(super) fn piece(&self, start: u64, extent: &Extent) -> Result<Piece> {
+        self.piece_near(start, extent, &mut None)
+    }
+
+    /// `last` is the segment of the piece before, which most likely is that of this one: the table of segments is
+    /// shared by all.
+    fn piece_near(
+        &self,
+        start: u64,
+        extent: &Extent,
+        last: &mut Option<(u32, Arc<Segment>)>,
+    ) -> Result<Piece> {
         let range = ByteRange {
             start,
             end: extent.end,
         };
         let source = match extent.place {
             Place::Log { unit, skip } => {
-                let segment = self.shared.segment_of(self.id, extent, start)?;
-                let segment = segment.ok_or(StoreError::Clean)?;
+                let known = last.as_ref().filter(|(id, _)| *id == unit.segment);
+                let segment = match known {
+                    Some((_, segment)) => segment.clone(),
+                    None => {
+                        let found = self.shared.segment_of(self.id, extent, start)?;
+                        let found = found.ok_or(StoreError::Clean)?;
+                        *last = Some((unit.segment, found.clone()));
+                        found
+                    }
+                };
                 Source::Log(LogPiece {
                     unit,
                     skip,
@@ -272,50 +297,97 @@ impl File {
 
     /// What `published`, a part of this file's view, has of a range.
     pub fn published_pieces(&self, published: &Published, range: ByteRange) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        fill_published(&mut pieces, range, published);
-        pieces
-    }
-}
-
-/// What lies below the store's own bytes: nothing beyond `limit`, and before it what is published
-/// over the canonical file.
-fn fill_gap(pieces: &mut Vec<Piece>, gap: ByteRange, limit: u64, published: &Published) {
-    let below = ByteRange {
-        start: gap.start,
-        end: gap.end.min(limit),
-    };
-    if below.start < below.end {
-        fill_published(pieces, below, published);
-    }
-    push(pieces, gap.start.max(limit), gap.end, Source::Zero);
-}
-
-fn fill_published(pieces: &mut Vec<Piece>, range: ByteRange, published: &Published) {
-    if published.is_empty() {
-        return push(pieces, range.start, range.end, Source::Canonical);
-    }
-    let cut = published.limit();
-    let mut at = range.start;
-    let fill = |pieces: &mut Vec<Piece>, start: u64, end: u64| {
-        push(pieces, start, end.min(cut), Source::Canonical);
-        push(pieces, start.max(cut), end, Source::Zero);
-    };
-    for piece in published.pieces(range) {
-        fill(pieces, at, piece.range.start);
-        at = piece.range.end;
-        let source = match piece.source {
-            ViewSource::Zero => Source::Zero,
-            other => Source::Published(other),
+        let mut filling = Filling {
+            pieces: Vec::new(),
+            limit: u64::MAX,
+            published,
+            most: usize::MAX,
+            at: range.start,
         };
-        push(pieces, piece.range.start, piece.range.end, source);
+        filling.gap_upto(range.end);
+        filling.pieces
     }
-    fill(pieces, at, range.end);
 }
 
-fn push(pieces: &mut Vec<Piece>, start: u64, end: u64, source: Source) {
-    if start < end {
-        let range = ByteRange { start, end };
-        pieces.push(Piece { range, source });
+/// The first `most` extents, and where the next one begins.
+fn first_of(
+    mut extents: impl Iterator<Item = (u64, Extent)>,
+    most: usize,
+) -> (Vec<(u64, Extent)>, u64) {
+    let first = extents.by_ref().take(most).collect();
+    (first, extents.next().map_or(u64::MAX, |(start, _)| start))
+}
+
+/// Later ones lie over earlier ones.
+fn overlay(extents: impl Iterator<Item = (u64, Extent)>) -> Vec<(u64, Extent)> {
+    let mut map = ExtentMap::default();
+    for (start, extent) in extents {
+        map.insert(start, extent, |_, _| {});
+    }
+    map.iter().map(|(s, e)| (*s, *e)).collect()
+}
+
+/// A plan that is being made, from its start to `at`.
+struct Filling<'a> {
+    pieces: Vec<Piece>,
+    limit: u64,
+    published: &'a Published,
+    most: usize,
+    at: u64,
+}
+
+impl Filling<'_> {
+    fn push(&mut self, piece: Piece) {
+        self.at = piece.range.end;
+        self.pieces.push(piece);
+    }
+
+    /// What lies below the store's own bytes: nothing beyond `limit`, and before it what is published
+    /// over the canonical file. False if that became too much, and the plan ends where it is.
+    fn gap_upto(&mut self, end: u64) -> bool {
+        let below = end.min(self.limit);
+        if self.at < below && !self.published_upto(below) {
+            return false;
+        }
+        self.run(end, Source::Zero);
+        true
+    }
+
+    fn published_upto(&mut self, end: u64) -> bool {
+        if self.published.is_empty() {
+            self.run(end, Source::Canonical);
+            return true;
+        }
+        let Some(most) = self.most.checked_sub(self.pieces.len()).filter(|n| *n > 0) else {
+            return false;
+        };
+        let cut = self.published.limit();
+        let (pieces, upto) = self
+            .published
+            .pieces_upto(ByteRange::new(self.at, end), most);
+        for piece in pieces {
+            self.below_published(piece.range.start, cut);
+            let source = match piece.source {
+                ViewSource::Zero => Source::Zero,
+                other => Source::Published(other),
+            };
+            self.run(piece.range.end, source);
+        }
+        self.below_published(upto, cut);
+        upto == end
+    }
+
+    /// No batch has anything of it.
+    fn below_published(&mut self, end: u64, cut: u64) {
+        self.run(end.min(cut), Source::Canonical);
+        self.run(end, Source::Zero);
+    }
+
+    /// Nothing if that is where the plan is already.
+    fn run(&mut self, end: u64, source: Source) {
+        if self.at < end {
+            let range = ByteRange::new(self.at, end);
+            self.push(Piece { range, source });
+        }
     }
 }

@@ -235,11 +235,7 @@ impl File {
 
     /// Ends the life if nothing of it is left that others do not know.
     fn end_published(&self, mtime: Timestamp) -> Result<()> {
-        let cold = |life: &super::Life| life.has_lower_layers();
-        if self.inner().life.as_ref().is_some_and(cold) {
-            // Whether RocksDB still has visible extents is known after a merge.
-            crate::maintain::checkpoint(&self.shared)?;
-        }
+        let lower = self.merge_lower()?;
         let generation = {
             let inner = self.inner();
             let Some(life) = &inner.life else {
@@ -247,11 +243,14 @@ impl File {
             };
             let row = &life.row;
             let said = row.limit == u64::MAX && row.grown == 0 && row.mtime == mtime;
-            if !life.is_drained() || row.unlinked || !said {
+            if !life.is_drained(lower) || row.unlinked || !said {
                 return Ok(());
             }
             life.generation
         };
+        if !self.is_hidden(lower)? {
+            return Ok(());
+        }
         let Some((no, held)) = self.hold_if_unchanged(generation) else {
             return Ok(());
         };
@@ -305,7 +304,7 @@ impl File {
     }
 
     /// Where the last unpublished byte ends. `None` without a life.
-    fn reach(&self) -> Result<Option<u64>> {
+    pub(super) fn reach(&self) -> Result<Option<u64>> {
         self.retry_moved(|| match self.reach_once() {
             Err(StoreError::Clean) => Ok(None),
             other => other.map(Some),

@@ -11,10 +11,15 @@ use crate::layout::ViewSource;
 use crate::subfile::Subfiles;
 use crate::types::ByteRange;
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-/// Bytes of a file that are looked at at a time, to bound the extents in memory.
-const WINDOW: u64 = 64 << 20;
+/// Extents of a file that are looked at at a time, to bound what is in memory.
+const AT_A_TIME: usize = 16384;
+
+/// Where it cannot be said where bytes are, so many of them count as one stretch.
+const STRETCH: u64 = 64 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -60,12 +65,13 @@ impl File {
         buf: &mut [u8],
         canonical: Option<&dyn DiskFile>,
     ) -> Result<()> {
+        let mut in_log = Vec::new();
         for piece in &plan.pieces {
             let at = (piece.range.start - plan.range.start) as usize;
             let part = &mut buf[at..at + piece.range.len() as usize];
             match &piece.source {
                 Source::Zero => part.fill(0),
-                Source::Log(log) => self.read_log(piece.range, log, part)?,
+                Source::Log(log) => in_log.push((piece.range, log)),
                 Source::Subfile(sub) => self.read_subfile(piece.range, sub, part)?,
                 Source::Published(source) => self.read_published(piece.range, source, part)?,
                 Source::Canonical => {
@@ -74,6 +80,42 @@ impl File {
                         .read_at(part, piece.range.start)
                         .map_err(|e| StoreError::io("read", self.id.to_string(), e))?;
                     part[n..].fill(0);
+                }
+            }
+        }
+        self.read_logged(in_log, plan.range.start, buf)
+    }
+
+    /// Small writes share units, which may be in any order in the file: each unit is read and checked
+    /// once for all of its pieces.
+    fn read_logged(
+        &self,
+        mut pieces: Vec<(ByteRange, &LogPiece)>,
+        start: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let unit = |(_, log): &(ByteRange, &LogPiece)| (log.unit.segment, log.unit.offset);
+        pieces.sort_unstable_by_key(|piece| (unit(piece), Reverse(piece.1.unit.len)));
+        let place =
+            |range: &ByteRange| (range.start - start) as usize..(range.end - start) as usize;
+        for run in pieces.chunk_by(|a, b| unit(a) == unit(b)) {
+            // A unit grew while it was written: the longest one has the bytes of all.
+            let checked = run.len() > 1
+                && SCRATCH.with_borrow_mut(|scratch| {
+                    let (_, longest) = run[0];
+                    let read = longest.segment.read_unit(&longest.unit, scratch)?;
+                    for (range, log) in run.iter().filter(|_| read.is_some()) {
+                        let skip = log.skip as usize;
+                        let Some(part) = scratch.get(skip..skip + range.len() as usize) else {
+                            return Ok(false);
+                        };
+                        buf[place(range)].copy_from_slice(part);
+                    }
+                    Ok::<_, StoreError>(read.is_some())
+                })?;
+            if !checked {
+                for (range, log) in run {
+                    self.read_log(*range, log, &mut buf[place(range)])?;
                 }
             }
         }
@@ -206,73 +248,84 @@ impl File {
     }
 
     /// Bytes that the canonical file does not have, whoever wrote them, counted extent by extent. The
-    /// books ([`File::stat`]) may count too many until the next merge. Zero when clean.
-    pub fn count_undrained(&self) -> Result<u64> {
+    /// books ([`File::shown`]) may count too many until the next merge; they are what is said if the count
+    /// takes longer than until `deadline`. Zero when clean.
+    pub fn count_undrained(&self, deadline: Option<Instant>) -> Result<u64> {
         let counted = match self.published_view().is_empty() {
-            true => self.count_layers(),
-            false => self.count_planned(),
+            true => self.count_layers(deadline),
+            false => self.count_planned(deadline),
         };
         match counted {
+            Ok(Some(sum)) => Ok(sum),
+            Ok(None) => Ok(self.shown().map_or(0, |shown| shown.undrained)),
             Err(StoreError::Clean) => Ok(0),
-            other => other,
+            Err(error) => Err(error),
         }
     }
 
-    fn count_planned(&self) -> Result<u64> {
-        let size = self.shown().map_or(0, |shown| shown.size);
+    /// `None` if it took too long.
+    fn count_planned(&self, deadline: Option<Instant>) -> Result<Option<u64>> {
         let mut sum = 0;
         let mut at = 0;
-        while at < size {
-            let end = size.min(at.saturating_add(WINDOW));
-            let plan = self.plan(ByteRange::new(at, end))?;
+        loop {
+            let plan = self.plan_upto(ByteRange::new(at, u64::MAX), AT_A_TIME)?;
             let elsewhere = |s: &Source| !matches!(s, Source::Zero | Source::Canonical);
             let pieces = plan.pieces.iter().filter(|p| elsewhere(&p.source));
             sum += pieces.map(|p| p.range.len()).sum::<u64>();
-            at = end;
+            at = plan.range.end;
+            if at >= plan.size {
+                return Ok(Some(sum));
+            }
+            if is_past(deadline) {
+                return Ok(None);
+            }
         }
-        Ok(sum)
     }
 
-    fn count_layers(&self) -> Result<u64> {
+    fn count_layers(&self, deadline: Option<Instant>) -> Result<Option<u64>> {
         match &self.inner().life {
             Some(life) if !life.has_lower_layers() => {
-                return Ok(life.tally.undrained.load(Ordering::Relaxed));
+                return Ok(Some(life.tally.undrained.load(Ordering::Relaxed)));
             }
             _ => {}
         }
         let mut sum = 0;
-        let mut from = 0;
-        while let Some(start) = self.next_extent(from)? {
-            let window = ByteRange {
-                start,
-                end: start.saturating_add(WINDOW),
-            };
-            let extents = self.view(window)?.extents;
-            sum += extents.iter().map(|(s, e)| e.undrained(*s)).sum::<u64>();
-            from = window.end;
+        let mut rest = ByteRange::ALL;
+        loop {
+            let view = self.view_upto(rest, AT_A_TIME)?;
+            let extents = view.extents.iter();
+            sum += extents.map(|(s, e)| e.undrained(*s)).sum::<u64>();
+            if view.upto == u64::MAX {
+                return Ok(Some(sum));
+            }
+            if is_past(deadline) {
+                return Ok(None);
+            }
+            rest.start = view.upto;
         }
-        Ok(sum)
     }
 
     /// Reads every undrained byte; one sentence for each stretch that cannot be had.
     pub fn damage(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut buf = Vec::new();
-        let size = self.stat().map_or(0, |stat| stat.size);
         let mut at = 0;
-        while at < size {
-            let window = ByteRange {
-                start: at,
-                end: size.min(at.saturating_add(WINDOW)),
-            };
-            at = window.end;
-            let pieces = match self.plan(window) {
-                Ok(plan) => plan.pieces,
+        loop {
+            let plan = match self.plan_upto(ByteRange::new(at, u64::MAX), AT_A_TIME) {
+                Ok(plan) => plan,
+                Err(StoreError::Clean) => return found,
                 Err(error) => {
                     found.push(error.to_string());
+                    match self.next_extent(at.saturating_add(STRETCH)) {
+                        Ok(Some(next)) => at = next,
+                        _ => return found,
+                    }
                     continue;
                 }
             };
+            let size = plan.size;
+            at = plan.range.end;
+            let pieces = plan.pieces;
             for piece in pieces
                 .into_iter()
                 .filter(|p| matches!(p.source, Source::Log(_) | Source::Subfile(_)))
@@ -287,7 +340,13 @@ impl File {
                     found.push(error.to_string());
                 }
             }
+            if at >= size {
+                return found;
+            }
         }
-        found
     }
+}
+
+fn is_past(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }

@@ -5,6 +5,9 @@ use crate::error::{Result, StoreError};
 use crate::extent::{Extent, Place};
 use crate::types::ByteRange;
 
+/// How far a search for unpublished bytes looks at a time.
+const UNPUBLISHED: u64 = 1 << 20;
+
 impl File {
     /// Stripes with undrained bytes at or after `from`, at most `max`, in file order.
     pub fn dirty_stripes(&self, stripe: u64, from: u64, max: usize) -> Result<Vec<DirtyStripe>> {
@@ -67,6 +70,28 @@ impl File {
                 }
             }
         }
+    }
+
+    /// The first bytes at or after `from` that this node alone has, as far as one extent goes.
+    pub(crate) fn next_unpublished(&self, from: u64) -> Result<Option<ByteRange>> {
+        let Some(start) = self.next_extent(from)? else {
+            return Ok(None);
+        };
+        let window = ByteRange {
+            start,
+            end: start.saturating_add(UNPUBLISHED),
+        };
+        let extents = self.visible(window)?.into_iter();
+        let mut own = extents.filter(|(_, extent)| extent.place != Place::Canonical);
+        let range = own.next().map(|(start, extent)| ByteRange {
+            start,
+            end: extent.end,
+        });
+        // All of the window was drained since: it goes on behind it.
+        Ok(Some(range.unwrap_or(ByteRange {
+            start: window.end,
+            end: window.end,
+        })))
     }
 
     /// Where the first extent of any layer at or after `from` begins.

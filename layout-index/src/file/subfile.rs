@@ -9,8 +9,8 @@ use super::{DirtyStripe, File, Life, Snapshot};
 use crate::error::{Result, StoreError};
 use crate::extent::{Extent, Place, SubUnit};
 use crate::index::SubfileRow;
-use crate::log::Write;
 use crate::log::record::{Kind, Record, SubPlace};
+use crate::log::{Room, Write};
 use crate::subfile::Subfile;
 use crate::types::{ByteRange, Seq, Timestamp};
 use std::sync::Arc;
@@ -83,6 +83,8 @@ impl File {
             offset: 0,
             data: &data,
             time: Timestamp::now(),
+            // The drain must be able to say so however full the disk is.
+            room: Room::Control,
         };
         self.shared.log.append(no.0, write, |_, _| {})?;
         // The life may have ended since, and another begun: the record is of no other.

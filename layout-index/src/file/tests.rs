@@ -68,7 +68,7 @@ fn run(seed: u64, steps: usize) {
             }
             78..86 => {
                 rig.store().checkpoint().unwrap();
-                let counted = rig.file().count_undrained().unwrap();
+                let counted = rig.file().count_undrained(None).unwrap();
                 let (books, live) = (rig.store().totals().undrained, rig.store().space().live);
                 let in_log = rig.store().totals().in_log;
                 assert_eq!((books, live), (counted, in_log), "seed {seed} step {step}");

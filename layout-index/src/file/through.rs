@@ -91,7 +91,9 @@ impl File {
         let seq = match self.shared.log.append_control(record) {
             // A broken log cannot say that its older bytes are void or that the file has grown,
             // so there the write fails. Elsewhere it stands by itself.
-            Err(StoreError::Failed { .. }) if !hides && !grows => self.shared.upto_now(),
+            Err(StoreError::Failed { .. } | StoreError::Full) if !hides && !grows => {
+                self.shared.upto_now()
+            }
             other => other?,
         };
         if let Some(life) = &mut self.inner().life {

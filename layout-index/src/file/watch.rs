@@ -11,8 +11,8 @@
 use super::write::write_range;
 use super::{File, Inner};
 use crate::error::{Result, StoreError};
-use crate::log::Write;
 use crate::log::record::Kind;
+use crate::log::{Room, Write};
 use crate::types::{ByteRange, Timestamp};
 use std::ops::Range;
 use std::sync::Arc;
@@ -167,6 +167,7 @@ impl File {
                 offset: offset + run.start as u64,
                 data: &data[run.clone()],
                 time,
+                room: Room::Data,
             };
             if let Err(error) = self.append_and_insert(lane, write).1 {
                 result = Err(error);

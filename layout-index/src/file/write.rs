@@ -6,8 +6,8 @@
 
 use super::{File, Inner};
 use crate::error::{Result, StoreError};
-use crate::log::Write;
 use crate::log::record::{Kind, Record};
+use crate::log::{Room, Write};
 use crate::ranges::Ticket;
 use crate::types::{ByteRange, Timestamp};
 use parking_lot::MutexGuard;
@@ -98,6 +98,7 @@ impl File {
             offset,
             data,
             time: Timestamp::now(),
+            room: Room::Data,
         };
         let (inner, result) = self.append_and_insert(lane, write);
         self.release(inner, ticket);
@@ -120,6 +121,7 @@ impl File {
             offset,
             data,
             time,
+            room: Room::Data,
         };
         self.append_and_insert(file.0, write).1
     }

@@ -37,18 +37,28 @@ impl Index {
     ///
     /// Batches end only where everything that the recent extents do not cover is stored: what
     /// they do cover, readers see in memory, and replay sees in the log.
-    pub fn merge(&self, change: &Change<'_>, written: &mut dyn FnMut(Merged<'_>)) -> Result<()> {
+    ///
+    /// `from` is where the first recent extent begins that is not stored yet: 0 at first, and moved
+    /// with each batch. After `Full` the same call with the same `from` goes on where it stopped.
+    pub fn merge(
+        &self,
+        change: &Change<'_>,
+        from: &mut u64,
+        written: &mut dyn FnMut(Merged<'_>),
+    ) -> Result<()> {
         let mut out = Out {
             index: self,
             no: change.no,
             batch: WriteBatch::default(),
             gone: Vec::new(),
             count: 0,
+            from,
             written,
         };
+        let done = *out.from;
         out.batch.put(file_key(change.no), encode_row(change.row)?);
         let mut cold = change.has_cold.then(|| Cold::new(self, change.no));
-        for (&start, extent) in change.recent.iter() {
+        for (&start, extent) in change.recent.iter().skip_while(|(s, _)| **s < done) {
             if let Some(cold) = &mut cold {
                 cold.clear(
                     ByteRange {
@@ -61,9 +71,9 @@ impl Index {
             if extent.place != Place::Canonical {
                 out.put(start, extent);
             }
-            out.spill(BATCH)?;
+            out.spill(BATCH, extent.end)?;
         }
-        out.spill(0)
+        out.spill(0, u64::MAX)
     }
 }
 
@@ -73,6 +83,7 @@ struct Out<'a> {
     batch: WriteBatch,
     gone: Vec<(u64, Extent)>,
     count: i64,
+    from: &'a mut u64,
     written: &'a mut dyn FnMut(Merged<'_>),
 }
 
@@ -88,9 +99,11 @@ impl Out<'_> {
         self.count -= 1;
     }
 
-    fn spill(&mut self, at: usize) -> Result<()> {
+    /// Writes the batch if it has `at` keys. Recent extents before `stored` are then in the index.
+    fn spill(&mut self, at: usize, stored: u64) -> Result<()> {
         if self.batch.len() >= at {
             self.index.write(std::mem::take(&mut self.batch))?;
+            *self.from = stored;
             (self.written)(Merged {
                 gone: &self.gone,
                 count: self.count,
@@ -147,7 +160,7 @@ impl<'a> Cold<'a> {
                 }
                 None => self.step()?,
             }
-            out.spill(BATCH)?;
+            out.spill(BATCH, range.start)?;
         }
         Ok(())
     }

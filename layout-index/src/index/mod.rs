@@ -8,17 +8,25 @@
 //!
 //! The index is never ahead of the data: callers sync the log before they hand a merge in, so
 //! that even a flush that RocksDB starts by itself refers only to durable payload.
+//!
+//! # A full disk
+//! Others may fill the disk that the store is on. A flush or a compaction then fails; RocksDB keeps what
+//! it has in memory, refuses batches with the same error, and resumes by itself (it looks at the free
+//! space every five seconds). That is [`StoreError::Full`] here: the same call is made again later, and
+//! nothing that was written is lost by it. Every other error of a write is for good. RocksDB has no
+//! information log: Debian's build of it aborts the process at the second line that does not fit.
 
 pub mod codec;
 mod merge;
 
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::extent::Extent;
 use crate::types::{ByteRange, FileId, FileNo, Seq, Timestamp};
 use codec::{decode_extent, extent_key, file_key};
 pub use merge::{Change, Merged};
-use rocksdb::{DB, FlushOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use rocksdb::{DB, DBRawIterator, FlushOptions, Options, ReadOptions, WriteBatch, WriteOptions};
 use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// What the index keeps of a dirty life besides its extents.
@@ -132,34 +140,27 @@ impl Index {
 
     /// The parts of a file's extents within `range`, in order.
     pub fn extents(&self, no: FileNo, range: ByteRange) -> Result<Vec<(u64, Extent)>> {
-        let mut found = Vec::new();
-        self.walk(no, range, |start, extent| found.push((start, extent)))?;
-        Ok(found)
+        Ok(self.extents_upto(no, range, usize::MAX)?.0)
     }
 
-    fn walk(&self, no: FileNo, range: ByteRange, mut f: impl FnMut(u64, Extent)) -> Result<()> {
-        let mut iter = self.db.raw_iterator();
-        iter.seek_for_prev(extent_key(no, range.start));
-        let before = iter
-            .key()
-            .and_then(codec::decode_extent_key)
-            .is_some_and(|(n, _)| n == no);
-        if !before {
-            iter.status()?;
-            iter.seek(extent_key(no, range.start));
-        }
-        while let Some((key, value)) = iter.item() {
-            match codec::decode_extent_key(key) {
-                Some((n, start)) if n == no && start < range.end => {
-                    if let Some((start, extent)) = decode_extent(no, value)?.cut(start, range) {
-                        f(start, extent);
-                    }
-                }
-                _ => break,
+    /// The first `most` of them, and where the next one begins.
+    pub fn extents_upto(
+        &self,
+        no: FileNo,
+        range: ByteRange,
+        most: usize,
+    ) -> Result<(Vec<(u64, Extent)>, u64)> {
+        let mut found = Vec::new();
+        let mut upto = u64::MAX;
+        walk(self.db.raw_iterator(), no, range, |start, extent| {
+            if found.len() == most {
+                upto = start;
+                return ControlFlow::Break(());
             }
-            iter.next();
-        }
-        Ok(iter.status()?)
+            found.push((start, extent));
+            ControlFlow::Continue(())
+        })?;
+        Ok((found, upto))
     }
 
     /// Where the first extent that ends after `from` begins.
@@ -201,8 +202,7 @@ impl Index {
         self.write(batch)?;
         let mut flush = FlushOptions::default();
         flush.set_wait(true);
-        self.db.flush_opt(&flush)?;
-        Ok(())
+        self.db.flush_opt(&flush).map_err(full_or_failed)
     }
 
     pub fn put_file(&self, no: FileNo, row: &FileRow) -> Result<()> {
@@ -211,20 +211,67 @@ impl Index {
         self.write(batch)
     }
 
-    /// Removes a life that has ended, calling `gone` with each extent that it still had.
-    pub fn remove_file(&self, no: FileNo, gone: impl FnMut(u64, Extent)) -> Result<()> {
-        self.walk(no, ByteRange::ALL, gone)?;
+    /// Removes a life that has ended, calling `gone` with each extent that it still had. `Full`:
+    /// nothing was removed and `gone` was not called.
+    pub fn remove_file(&self, no: FileNo, mut gone: impl FnMut(u64, Extent)) -> Result<()> {
+        // An iterator sees what was there when it was made.
+        let before = self.db.raw_iterator();
         let mut batch = WriteBatch::default();
         batch.delete_range(extent_key(no, 0), extent_key(FileNo(no.0 + 1), 0));
         batch.delete(file_key(no));
-        self.write(batch)
+        self.write(batch)?;
+        walk(before, no, ByteRange::ALL, |start, extent| {
+            gone(start, extent);
+            ControlFlow::Continue(())
+        })
     }
 
     fn write(&self, batch: WriteBatch) -> Result<()> {
         let mut options = WriteOptions::default();
         options.disable_wal(true);
-        Ok(self.db.write_opt(batch, &options)?)
+        self.db.write_opt(batch, &options).map_err(full_or_failed)
     }
+}
+
+/// RocksDB says in words only what kind of I/O error it was.
+fn full_or_failed(error: rocksdb::Error) -> StoreError {
+    if error.to_string().contains("No space left on device") {
+        StoreError::Full
+    } else {
+        StoreError::Index(error)
+    }
+}
+
+/// Calls `f` with the parts of a file's extents within `range`, in order, until it breaks off.
+fn walk(
+    mut iter: DBRawIterator<'_>,
+    no: FileNo,
+    range: ByteRange,
+    mut f: impl FnMut(u64, Extent) -> ControlFlow<()>,
+) -> Result<()> {
+    iter.seek_for_prev(extent_key(no, range.start));
+    let before = iter
+        .key()
+        .and_then(codec::decode_extent_key)
+        .is_some_and(|(n, _)| n == no);
+    if !before {
+        iter.status()?;
+        iter.seek(extent_key(no, range.start));
+    }
+    while let Some((key, value)) = iter.item() {
+        match codec::decode_extent_key(key) {
+            Some((n, start)) if n == no && start < range.end => {
+                if let Some((start, extent)) = decode_extent(no, value)?.cut(start, range)
+                    && f(start, extent).is_break()
+                {
+                    return Ok(());
+                }
+            }
+            _ => break,
+        }
+        iter.next();
+    }
+    Ok(iter.status()?)
 }
 
 fn options(memory: u64) -> Options {
@@ -235,8 +282,8 @@ fn options(memory: u64) -> Options {
     options.set_max_write_buffer_number(2);
     options.set_max_open_files(128);
     options.set_max_background_jobs(2);
-    options.set_keep_log_file_num(2);
-    options.set_max_log_file_size(1 << 20);
+    // Nothing is fatal in RocksDB's words: the log stays empty.
+    options.set_log_level(rocksdb::LogLevel::Fatal);
     let mut table = rocksdb::BlockBasedOptions::default();
     table.set_block_cache(&rocksdb::Cache::new_lru_cache((memory / 2) as usize));
     table.set_cache_index_and_filter_blocks(true);

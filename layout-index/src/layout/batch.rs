@@ -4,6 +4,7 @@ use super::spans::Spans;
 use crate::extent::BLOCK;
 use crate::types::{ByteRange, Epoch, FileNo, NodeId, Seq, Timestamp};
 use std::mem::size_of;
+use std::ops::ControlFlow;
 
 /// A subfile of the batch's node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -223,6 +224,48 @@ impl Batch {
 
     pub(super) fn spans(&self) -> &Spans {
         &self.spans
+    }
+
+    /// The first byte of the file at or after `from` that the batch has.
+    pub(super) fn next_byte(&self, from: u64) -> Option<u64> {
+        let span = |i: u32| self.strips[i as usize].bounds();
+        let mut lowest = self.spans.next_start(from, span);
+        let here = ByteRange::at(from, 1)?;
+        self.spans.overlapping(here, span, |i| {
+            let strip = &self.strips[i as usize];
+            let start = strip
+                .piece_after(from)
+                .map(|i| strip.piece(i).start.max(from));
+            lowest = match (lowest, start) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if start == Some(from) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        lowest
+    }
+
+    /// From there on, as far as one piece goes.
+    pub(super) fn next_piece(&self, from: u64) -> Option<ByteRange> {
+        let start = self.next_byte(from)?;
+        let here = ByteRange::at(start, 1)?;
+        let mut end = here.end;
+        self.spans.overlapping(
+            here,
+            |i| self.strips[i as usize].bounds(),
+            |i| {
+                let strip = &self.strips[i as usize];
+                let piece = strip.piece_after(start).map(|i| strip.piece(i));
+                if let Some(piece) = piece.filter(|piece| piece.start <= start) {
+                    end = end.max(piece.end);
+                }
+                ControlFlow::Continue(())
+            },
+        );
+        Some(ByteRange { start, end })
     }
 
     /// Where byte 0 of a strip is in the stream of all units.

@@ -15,6 +15,8 @@ const GROUP: usize = 8;
 #[derive(Debug, Default)]
 pub struct Lane {
     segment: Option<Arc<Segment>>,
+    /// Of `segment`, if that is a spare one: bytes of payload that it has room for. Not for users' data.
+    spare: Option<u64>,
     data_at: u64,
     records_at: u64,
     chain: Option<Chain>,
@@ -41,8 +43,8 @@ impl Lane {
         let mut rest = write.data;
         let mut offset = write.offset;
         while !rest.is_empty() {
-            let segment = self.ready(log, rest.len().min(UNIT_MAX as usize) as u64, Room::Data)?;
-            let room = log.space.segment_size() - self.data_at;
+            let segment = self.ready(log, rest.len().min(UNIT_MAX as usize) as u64, write.room)?;
+            let room = self.spare.unwrap_or(log.space.segment_size()) - self.data_at;
             let slots =
                 (records_len(log.space.segment_size()) - self.records_at) as usize / RECORD_LEN;
             let mut take = rest.len().min(GROUP * UNIT_MAX as usize);
@@ -136,6 +138,12 @@ impl Lane {
         Ok(())
     }
 
+    /// As [`Lane::append_control`], if there is a slot in the segment that the lane has.
+    pub fn append_control_here(&mut self, log: &Log, record: Record) -> Option<Result<Seq>> {
+        let free = self.records_at + RECORD_LEN as u64 <= records_len(log.space.segment_size());
+        (self.segment.is_some() && free).then(|| self.append_control(log, record))
+    }
+
     pub fn append_control(&mut self, log: &Log, mut record: Record) -> Result<Seq> {
         let segment = self.ready(log, 0, Room::Control)?;
         record.seq = Seq(log.take_seq(1));
@@ -151,7 +159,8 @@ impl Lane {
         let size = log.space.segment_size();
         if let Some(segment) = &self.segment {
             debug_assert!(!segment.is_sealed(), "segment {} may be freed", segment.id);
-            let fits = self.data_at + data <= size
+            let fits = self.data_at + data <= self.spare.unwrap_or(size)
+                && (self.spare.is_none() || room == Room::Control)
                 && self.records_at + RECORD_LEN as u64 <= records_len(size);
             if fits {
                 return Ok(segment.clone());
@@ -159,8 +168,16 @@ impl Lane {
         }
         // Make the next one before letting go of this one: without room for another, small
         // records still find a place here.
-        let next = log.new_segment(room)?;
+        let (next, spare) = match log.new_segment(room) {
+            Ok(next) => (next, None),
+            Err(error) if room == Room::Control => match log.take_spare() {
+                Some(spare) => (spare, Some(log.spare_size())),
+                None => return Err(error),
+            },
+            Err(error) => return Err(error),
+        };
         self.seal(log)?;
+        self.spare = spare;
         self.segment = Some(next.clone());
         Ok(next)
     }

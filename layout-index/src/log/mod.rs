@@ -30,6 +30,13 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// Segments for records without users' data are made in advance, at least two and with room for as many
+/// bytes of records together. When others fill the disk these are what truncations, removals, writes past
+/// the store and the drain leave word in.
+const SPARE_RECORDS: u64 = 2 << 20;
+/// The name of the file that holds room for the index.
+const RESERVE: &str = "reserve";
+
 /// Writers that may append at the same time. More would leave more half-filled segments around.
 pub const LANES: usize = 4;
 
@@ -48,6 +55,10 @@ pub struct Log {
     dir_syncing: Mutex<()>,
     /// Segments of an earlier daemon that was killed: what it had not synced is still not.
     inherited: Mutex<Vec<Arc<Segment>>>,
+    /// Not counted as used space before they are taken.
+    spares: Mutex<Vec<Segment>>,
+    /// Room for the index is held.
+    reserve: Mutex<bool>,
     failure: OnceLock<(String, String)>,
     pub space: Arc<SpaceBook>,
     /// Users' bytes appended, and those known durable.
@@ -55,7 +66,7 @@ pub struct Log {
     pub durable: AtomicU64,
 }
 
-/// Whether an append may use the room kept back for records without payload.
+/// Whether an append may use the room kept back for records without users' data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     Data,
@@ -120,6 +131,8 @@ impl Log {
             dir_unsynced: AtomicBool::new(true),
             dir_syncing: Mutex::default(),
             inherited: Mutex::default(),
+            spares: Mutex::default(),
+            reserve: Mutex::default(),
             failure: OnceLock::new(),
             space: Arc::new(space),
             appended: AtomicU64::new(0),
@@ -169,6 +182,12 @@ impl Log {
         // Who had not seen that is done with its append when its lane is free.
         for lane in &self.lanes {
             drop(lane.lock());
+        }
+        self.give_reserve();
+        for spare in self.spares.lock().drain(..) {
+            if let Err(error) = spare.remove(&*self.disk, &self.dir) {
+                tracing::debug!(%error, "an empty segment is left to the next start");
+            }
         }
     }
 
@@ -235,9 +254,18 @@ impl Log {
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
-        self.pick_lane(record.file.0)
-            .append_control(self, record)
-            .map_err(|e| self.judge(e))
+        let first = self.pick_lane(record.file.0).append_control(self, record);
+        match first.map_err(|e| self.judge(e)) {
+            // Another lane may have a segment with a slot left, or the last spare one.
+            Err(StoreError::Full) => {}
+            other => return other,
+        }
+        for lane in &self.lanes {
+            if let Some(done) = lane.lock().append_control_here(self, record) {
+                return done.map_err(|e| self.judge(e));
+            }
+        }
+        Err(StoreError::Full)
     }
 
     /// The hinted lane if it is free, else any free one, else the hinted one after waiting for
@@ -265,7 +293,15 @@ impl Log {
             return Err(StoreError::Full);
         }
         let id = self.next_segment.fetch_add(1, Ordering::Relaxed);
-        match Segment::create(&*self.disk, &self.dir, id, salt(self.key, id), size) {
+        let records = segment::records_len(size);
+        match Segment::create(
+            &*self.disk,
+            &self.dir,
+            id,
+            salt(self.key, id),
+            size,
+            records,
+        ) {
             Ok(segment) => {
                 self.dir_unsynced.store(true, Ordering::Release);
                 let segment = Arc::new(segment);
@@ -277,6 +313,72 @@ impl Log {
                 Err(error)
             }
         }
+    }
+
+    /// Makes spare segments in place of those that were taken, if there is room. Maintenance calls it.
+    pub fn keep_spares(&self) {
+        let mut spares = self.spares.lock();
+        let one = segment::records_len(self.space.segment_size());
+        let wanted = (SPARE_RECORDS / one).max(2) as usize;
+        while spares.len() < wanted && self.failure.get().is_none() {
+            let id = self.next_segment.fetch_add(1, Ordering::Relaxed);
+            let salt = salt(self.key, id);
+            let records = segment::records_len(self.space.segment_size());
+            match Segment::create(&*self.disk, &self.dir, id, salt, self.spare_size(), records) {
+                Ok(spare) => spares.push(spare),
+                Err(error) => {
+                    tracing::debug!(%error, "no spare segment now");
+                    return;
+                }
+            }
+            self.dir_unsynced.store(true, Ordering::Release);
+        }
+    }
+
+    /// Payload that a spare segment has room for: a few hundred bytes for each subfile.
+    fn spare_size(&self) -> u64 {
+        (self.space.segment_size() / 16).max(64 << 10)
+    }
+
+    /// A segment for records without users' data, when no other can be made.
+    fn take_spare(&self) -> Option<Arc<Segment>> {
+        let spare = Arc::new(self.spares.lock().pop()?);
+        self.space.add(spare.footprint());
+        self.segments.write().insert(spare.id, spare.clone());
+        Some(spare)
+    }
+
+    /// Holds `bytes` of the disk for the index, if there are so many and `left` besides.
+    pub fn keep_reserve(&self, bytes: u64, left: u64) {
+        let mut held = self.reserve.lock();
+        let room = || self.free_bytes().is_ok_and(|free| free >= bytes + left);
+        if *held || self.failure.get().is_some() || !room() {
+            return;
+        }
+        let path = self.dir.join(RESERVE);
+        // An earlier daemon may have left it.
+        let file = self.disk.create(&path).or_else(|_| self.disk.open(&path));
+        *held = true;
+        if let Err(error) = file.and_then(|file| file.allocate(0, 0, bytes)) {
+            tracing::debug!(%error, "no room is held for the index now");
+            drop(held);
+            self.give_reserve();
+        }
+    }
+
+    /// Gives that room back to the disk; false if none was held.
+    pub fn give_reserve(&self) -> bool {
+        let held = std::mem::take(&mut *self.reserve.lock());
+        if held && let Err(error) = self.disk.remove(&self.dir.join(RESERVE)) {
+            tracing::debug!(%error, "room for the index stays taken");
+        }
+        held
+    }
+
+    /// Free bytes on the disk that the log is on.
+    pub fn free_bytes(&self) -> Result<u64> {
+        let free = self.disk.free_bytes(&self.dir);
+        free.map_err(|e| StoreError::io("statvfs", &self.dir, e))
     }
 
     /// Every record appended before this call, and its payload, is durable afterwards.
@@ -360,6 +462,7 @@ pub struct Write<'a> {
     pub offset: u64,
     pub data: &'a [u8],
     pub time: Timestamp,
+    pub room: Room,
 }
 
 fn salt(key: u32, id: u32) -> u32 {

@@ -42,7 +42,15 @@ pub struct Segment {
 }
 
 impl Segment {
-    pub fn create(disk: &dyn Disk, dir: &Path, id: u32, salt: u32, size: u64) -> Result<Segment> {
+    /// With room for `size` bytes of payload and `records_size` bytes of records.
+    pub fn create(
+        disk: &dyn Disk,
+        dir: &Path,
+        id: u32,
+        salt: u32,
+        size: u64,
+        records_size: u64,
+    ) -> Result<Segment> {
         let path = data_path(dir, id);
         let make = |path: &Path, len: u64| -> Result<Arc<dyn DiskFile>> {
             let file = disk
@@ -54,7 +62,7 @@ impl Segment {
         };
         let record_path = record_path(dir, id);
         let files =
-            make(&path, size).and_then(|data| Ok((data, make(&record_path, records_len(size))?)));
+            make(&path, size).and_then(|data| Ok((data, make(&record_path, records_size)?)));
         let (data, records) = match files {
             Ok(files) => files,
             Err(error) => {
@@ -76,7 +84,7 @@ impl Segment {
             path,
             data,
             records,
-            footprint: AtomicU64::new(size + records_len(size)),
+            footprint: AtomicU64::new(size + records_size),
             live: AtomicU64::new(0),
             written: AtomicU64::new(0),
             end: AtomicU64::new(0),

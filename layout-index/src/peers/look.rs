@@ -58,7 +58,7 @@ impl Peers {
     }
 
     fn look_until(&self, file: &File, ask: AskCanonical<'_>, wait: Wait) -> Result<bool> {
-        let patience = file.policy().visibility_timeout.unwrap_or(self.patience);
+        let patience = self.patience(file);
         let deadline = Instant::now() + patience;
         let mut asked: Option<Instant> = None;
         let mut pause = Duration::from_millis(1);
@@ -95,7 +95,7 @@ impl Peers {
                     }
                 }
             }
-            std::thread::sleep(pause);
+            self.pause(pause)?;
             pause = (pause * 2).min(Duration::from_millis(50));
         }
     }
@@ -160,6 +160,14 @@ impl Peers {
             let me = self.me();
             let intents = listing.map_or(Vec::new(), |listing| listing.intents);
             let awaited: Vec<Intent> = intents.into_iter().filter(|i| i.owner.id != me).collect();
+            // The first look after a start finds what an earlier run may have seen before it wrote.
+            let before = {
+                let seen = file.seen();
+                seen.looked.then(|| seen.view.clone())
+            };
+            if let Some(before) = before {
+                self.note_overlaps(file, &view, &before)?;
+            }
             // After the base was read: the canonical file has at least what that says.
             let published = !view.is_empty();
             let canonical = match published {

@@ -16,14 +16,20 @@
 //! Everything here waits for the shared file system. One look at a file at a time (`looking`), one
 //! publication at a time (`moving`); no lock that a read or a write needs is held meanwhile.
 
+mod append;
 mod idle;
 mod look;
+mod overlap;
 mod own;
 mod put;
 mod survey;
 
+pub(crate) use append::Append;
+pub use append::{AppendHold, AppendTurn, Appends};
 pub use idle::{IdleSubfile, idle_subfiles};
 pub use look::Wait;
+pub use overlap::Overlap;
+pub(crate) use overlap::Overlaps;
 pub use put::INLINE;
 pub use survey::{Survey, SurveyedFile, SurveyedLayout, survey};
 
@@ -34,12 +40,12 @@ use crate::layout::{SubfileRef, View};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::subfile::Subfile;
-use crate::types::NodeId;
+use crate::types::{FileId, NodeId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The canonical file as it is now.
@@ -48,6 +54,9 @@ pub struct Canonical {
     pub size: u64,
     pub uid: u32,
 }
+
+/// Waits for so long; false if the caller of the request is gone.
+pub type Pause = fn(Duration) -> bool;
 
 /// Asks the backing for it.
 pub type AskCanonical<'a> = &'a dyn Fn() -> io::Result<Canonical>;
@@ -59,6 +68,10 @@ pub struct Peers {
     patience: Duration,
     /// The next number of [`Seen::news`], of whatever file.
     news: AtomicU64,
+    /// How requests wait for other nodes; see [`Peers::set_pause`].
+    pause: OnceLock<Pause>,
+    /// Files whose append lock this node has.
+    appending: Mutex<HashMap<FileId, Arc<File>>>,
     beating: Mutex<Beating>,
     stop: Condvar,
 }
@@ -137,6 +150,29 @@ enum End {
 }
 
 impl Peers {
+    /// A request that waits for other nodes calls this, again and again. The first one stays.
+    pub fn set_pause(&self, pause: Pause) {
+        if self.pause.set(pause).is_err() {
+            tracing::warn!("it is said already how requests wait; that stays");
+        }
+    }
+
+    /// How long other nodes are waited for.
+    pub fn patience(&self, file: &File) -> Duration {
+        file.policy().visibility_timeout.unwrap_or(self.patience)
+    }
+
+    fn pause(&self, time: Duration) -> Result<()> {
+        let goes_on = match self.pause.get() {
+            Some(pause) => pause(time),
+            None => {
+                std::thread::sleep(time);
+                true
+            }
+        };
+        goes_on.then_some(()).ok_or(StoreError::Interrupted)
+    }
+
     /// `patience` is how long an open waits for what another node has yet to publish.
     pub fn new(store: &Store, commons: Commons, patience: Duration) -> Arc<Peers> {
         Arc::new(Peers {
@@ -144,6 +180,8 @@ impl Peers {
             shared: store.shared().clone(),
             patience,
             news: AtomicU64::new(1),
+            pause: OnceLock::new(),
+            appending: Mutex::default(),
             beating: Mutex::default(),
             stop: Condvar::new(),
         })
@@ -178,6 +216,7 @@ impl Peers {
 
     /// This node writes nothing more: others need not wait for its lease.
     pub fn leave(&self) -> io::Result<()> {
+        self.end_all_appends();
         let thread = {
             let mut beating = self.beating.lock();
             beating.stopped = true;

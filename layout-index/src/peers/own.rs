@@ -56,6 +56,7 @@ impl Peers {
             }
             found.push(file);
         }
+        found.extend(self.resume_appends()?);
         Ok(found)
     }
 

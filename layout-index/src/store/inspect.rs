@@ -1,8 +1,9 @@
 //! Looking at a store without opening it for use: no lock is taken and nothing is written, so a
-//! daemon may be running (the picture is then a moment old).
+//! daemon may be running (the picture is then a moment old). RocksDB follows links and opens what it finds, so
+//! a store that other users could have prepared is not looked at.
 
 use super::{Store, new_shared};
-use crate::disk::RealDisk;
+use crate::disk::LookingDisk;
 use crate::error::{Result, StoreError};
 use crate::index::Index;
 use crate::kept::{self, Kept};
@@ -13,6 +14,7 @@ use crate::subfile::Subfiles;
 use crate::superblock::Superblock;
 use crate::types::FileId;
 use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,6 +46,27 @@ pub struct Inspection {
     pub report: RecoveryReport,
 }
 
+/// Only the user who looks can have written what is in it.
+fn check_ours(dir: &Path) -> Result<()> {
+    let meta = std::fs::symlink_metadata(dir).map_err(|e| StoreError::io("stat", dir, e))?;
+    let me = nix::unistd::geteuid().as_raw();
+    if meta.uid() != me {
+        return Err(StoreError::Unusable(format!(
+            "store {} belongs to user {} and not to user {me}; look at it as that user",
+            dir.display(),
+            meta.uid()
+        )));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(StoreError::Unusable(format!(
+            "store {} can be written by other users (mode {:o}); run chmod 700 on it if nobody else has",
+            dir.display(),
+            meta.mode() & 0o777
+        )));
+    }
+    Ok(())
+}
+
 impl Store {
     /// `verify` also reads every undrained byte and checks it; what is in subfiles is opened with
     /// `subfiles`.
@@ -52,7 +75,8 @@ impl Store {
         verify: bool,
         subfiles: Option<Arc<dyn Subfiles>>,
     ) -> Result<Inspection> {
-        let disk = RealDisk;
+        check_ours(dir)?;
+        let disk = LookingDisk;
         let superblock = Superblock::load(&disk, dir)?.ok_or_else(|| {
             StoreError::Unusable(format!("{} is not a Forebay store", dir.display()))
         })?;
@@ -82,7 +106,7 @@ impl Store {
                         String::from_utf8_lossy(&intro.path).into_owned(),
                     )),
                     size: stat.size,
-                    undrained: file.count_undrained().unwrap_or(stat.undrained),
+                    undrained: file.count_undrained(None).unwrap_or(stat.undrained),
                     uid: intro.uid,
                     unlinked: file.is_unlinked(),
                     damage: if verify { file.damage() } else { Vec::new() },

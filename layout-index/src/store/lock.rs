@@ -4,12 +4,12 @@ use crate::error::{Result, StoreError};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 #[derive(Debug)]
 pub struct Lock {
-    _file: Flock<File>,
+    file: Flock<File>,
 }
 
 impl Lock {
@@ -44,6 +44,18 @@ impl Lock {
             writeln!(file, "{}", std::process::id())
         };
         write(&mut file).map_err(|e| StoreError::io("write", &path, e))?;
-        Ok(Lock { _file: file })
+        Ok(Lock { file })
+    }
+
+    /// The same for the process that holds this very lock, on this very kernel, and for no other. Empty where that
+    /// cannot be known.
+    pub fn place(&self) -> String {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        match (boot, self.file.metadata()) {
+            (Ok(boot), Ok(meta)) => {
+                format!("{} {} {}", boot.trim(), meta.dev(), meta.ino())
+            }
+            _ => String::new(),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The store as a whole: opening, the registry of files, the books, closing.
 
+mod identity;
 mod inspect;
 mod lock;
 
@@ -11,11 +12,11 @@ use crate::file::File;
 use crate::index::Index;
 use crate::kept::{self, Kept};
 use crate::log::Log;
+use crate::peers::Overlap;
 use crate::recovery::{self, RecoveryReport};
 use crate::shared::{Entry, Shared, SubfileBook};
 use crate::space::{Space, SpaceBook, SpaceOptions};
 use crate::subfile::{Subfile, Subfiles};
-use crate::superblock::{FORMAT, ROCKSDB, Superblock};
 use crate::types::{FileId, NodeId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,10 @@ use std::time::Duration;
 
 /// A generous estimate of what one extent in memory takes, tree nodes included.
 const EXTENT_MEMORY: u64 = 112;
+
+/// What `status` says of a store whose disk others have filled.
+const STARVED: &str =
+    "its disk is full: make room there; until then what does not fit is written through";
 
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -86,6 +91,8 @@ pub struct Store {
     /// Names of the subfiles that records spoke of when it was opened. Those that were let go of
     /// may be removed like any other, and no sooner: the record may not be durable.
     found: HashSet<String>,
+    /// It was made, or taken up after a release, by this opening.
+    fresh: bool,
     lock: Mutex<Option<lock::Lock>>,
 }
 
@@ -98,7 +105,7 @@ impl Store {
         let dir = options.dir.clone();
         create_dir_if_missing(&*disk, &dir)?;
         let lock = lock::Lock::take(&dir)?;
-        let superblock = prepare_superblock(&*disk, &options)?;
+        let (superblock, fresh) = identity::prepare(&*disk, &options)?;
         let log_dir = dir.join("log");
         create_dir_if_missing(&*disk, &log_dir)?;
         let free = disk
@@ -129,6 +136,7 @@ impl Store {
             backing: superblock.backing,
             id: superblock.id,
             run: random() as u32,
+            fresh,
             lock: Mutex::new(Some(lock)),
         };
         Ok((Arc::new(store), report))
@@ -141,6 +149,12 @@ impl Store {
     /// Who this node is to the others, for as long as the store is.
     pub fn id(&self) -> NodeId {
         NodeId(self.id)
+    }
+
+    /// Where this copy of the store is: see [`crate::commons::Commons::join_at`]. Empty once it is closed.
+    pub fn home(&self) -> String {
+        let lock = self.lock.lock();
+        lock.as_ref().map_or(String::new(), lock::Lock::place)
     }
 
     /// Of this opening of the store.
@@ -186,14 +200,33 @@ impl Store {
         }
     }
 
+    /// Writes of other nodes that overlapped with this node's, without a sync point in between: how many
+    /// were found since the start, and in which files.
+    pub fn overlaps(&self) -> (u64, Vec<Overlap>) {
+        self.shared.overlaps.all()
+    }
+
     /// Copies of canonical files on this node.
     pub fn kept(&self) -> &Arc<Kept> {
         &self.shared.kept
     }
 
-    /// How long a writer should wait now; zero below the high watermark.
-    pub fn write_delay(&self) -> Duration {
-        self.shared.log.space.delay()
+    /// How long a writer of `file` should wait now; zero below the high watermark, and for users whom others
+    /// have left less than their part. `uid` owns the file if it has nothing in the log yet.
+    pub fn write_delay(&self, file: &File, uid: u32) -> Duration {
+        let space = &self.shared.log.space;
+        let delay = space.delay();
+        if delay.is_zero() {
+            return delay;
+        }
+        let users = self.shared.users.lock();
+        let get = |bytes: &Arc<AtomicU64>| bytes.load(Ordering::Relaxed);
+        let own = file.bytes_of_user();
+        let own = own.unwrap_or_else(|| users.get(&uid).map_or(0, get));
+        match space.is_spared(own, users.values().map(get)) {
+            true => Duration::ZERO,
+            false => delay,
+        }
     }
 
     pub fn totals(&self) -> Totals {
@@ -213,9 +246,10 @@ impl Store {
         }
     }
 
-    /// Why the store takes no more writes, if so.
+    /// Why the store takes no more writes, if so: for good, or until its disk has room again.
     pub fn failure(&self) -> Option<String> {
-        self.shared.log.failure().map(|e| e.to_string())
+        let failed = self.shared.log.failure().map(|e| e.to_string());
+        failed.or_else(|| self.shared.is_starved().then(|| STARVED.into()))
     }
 
     pub fn set_listener(&self, listener: Box<dyn Fn(Event) + Send + Sync>) {
@@ -307,7 +341,11 @@ impl Store {
         *self.shared.listener.write() = None;
         let result = match self.shared.log.failure() {
             Some(failure) => Err(failure),
-            None => crate::maintain::checkpoint(&self.shared),
+            None => match crate::maintain::checkpoint(&self.shared) {
+                // The log has everything, and the next start replays it.
+                Err(StoreError::Full) => Ok(()),
+                other => other,
+            },
         };
         self.shared.kept.close();
         self.shared.log.close();
@@ -372,9 +410,11 @@ fn new_shared(log: Log, index: Index, kept: Arc<Kept>, hot_limit: u64) -> Arc<Sh
         hot: AtomicU64::new(0),
         hot_limit: (hot_limit / 3).max(1024),
         behind: AtomicBool::new(false),
+        starved: AtomicBool::new(false),
         maintenance: Default::default(),
         subfiles: SubfileBook::default(),
         kept,
+        overlaps: Default::default(),
     })
 }
 
@@ -382,16 +422,6 @@ fn create_dir_if_missing(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match disk.create_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         other => other.map_err(|e| StoreError::io("create", dir, e)),
-    }
-}
-
-/// Makes the name of a new store's directory durable, where its parent may be opened.
-fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
-    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    match disk.sync_dir(parent) {
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        other => other.map_err(|e| StoreError::io("sync", parent, e)),
     }
 }
 
@@ -403,70 +433,6 @@ fn log_bytes(disk: &dyn Disk, dir: &Path) -> Result<u64> {
         let size = disk.open(&path).and_then(|file| file.size());
         Ok(sum + size.map_err(|e| StoreError::io("stat", path, e))?)
     })
-}
-
-fn prepare_superblock(disk: &dyn Disk, options: &StoreOptions) -> Result<Superblock> {
-    let dir = &options.dir;
-    let Some(mut found) = Superblock::load(disk, dir)? else {
-        let names = disk.list(dir).map_err(|e| StoreError::io("list", dir, e))?;
-        let ours = ["lock", "FOREBAY.new", "forebay.log", "log", "index"];
-        if let Some(other) = names
-            .iter()
-            .find(|n| !ours.iter().any(|o| n.as_os_str() == *o))
-        {
-            return Err(StoreError::Unusable(format!(
-                "{} is not a store and is not empty (it holds {}); give an empty directory",
-                dir.display(),
-                other.display()
-            )));
-        }
-        let new = Superblock {
-            format: FORMAT,
-            rocksdb: ROCKSDB.into(),
-            node: options.node.clone(),
-            backing: options.backing.clone(),
-            key: random() as u32,
-            id: random_id(),
-        };
-        sync_parent(disk, dir)?;
-        new.save(disk, dir)?;
-        return Ok(new);
-    };
-    found.check_rocksdb(dir)?;
-    if found.backing != options.backing {
-        return Err(StoreError::Unusable(format!(
-            "store {} belongs to {}, not to {}; mount it there, or drain it with `forebay recover` first",
-            dir.display(),
-            found.backing.display(),
-            options.backing.display()
-        )));
-    }
-    if found.node != options.node {
-        return Err(StoreError::Unusable(format!(
-            "store {} belongs to node {}, and this is node {}; say --node {} if the node was renamed",
-            dir.display(),
-            found.node,
-            options.node,
-            found.node
-        )));
-    }
-    let old = found.clone();
-    if found.format < FORMAT {
-        found.format = FORMAT;
-        if found.id == 0 {
-            found.id = random_id();
-        }
-    }
-    found.rocksdb = ROCKSDB.into();
-    if found != old {
-        found.save(disk, dir)?;
-    }
-    Ok(found)
-}
-
-/// TOML's integers have a sign.
-fn random_id() -> u64 {
-    random() >> 1
 }
 
 pub(crate) fn random() -> u64 {

@@ -9,6 +9,7 @@ pub mod prefetch;
 pub mod probe;
 pub mod recover;
 pub mod status;
+mod takeover;
 pub mod umount;
 
 use crate::exit_codes::Failure;

@@ -1,23 +1,45 @@
 //! `forebay mount`.
 
+use super::umount;
 use crate::args::MountArgs;
+use crate::control::client::Client;
+use crate::control::location;
+use crate::control::protocol::Request;
 use crate::daemon::{self, daemonize};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::settings::{self, MountSettings};
 use crate::{logging, mountinfo};
+use std::path::{Path, PathBuf};
 
 pub fn run(args: &MountArgs) -> Result<Code> {
     let root = nix::unistd::geteuid().is_root();
-    refuse_second(args)?;
-    let settings = MountSettings::resolve(args, root)?;
-    settings::make_store(&settings.store)?;
-    if settings.foreground {
-        logging::start();
-        daemon::run(&settings, || {})?;
-        return Ok(Code::Ok);
+    let there = look(args)?;
+    if let There::Dead(point) = &there {
+        clear(point)?;
     }
-    match daemonize::detach(&settings.log_file)? {
-        daemonize::Side::Parent(pid) => {
+    let settings = MountSettings::resolve(args, root)?;
+    if let There::Alive(point) = &there {
+        return is_same(point, &settings);
+    }
+    settings::make_store(&settings.store)?;
+    super::takeover::of_store(&settings.store, &settings.mount)?;
+    let Some(log) = settings
+        .log_file
+        .as_deref()
+        .filter(|_| !settings.foreground)
+    else {
+        if let Some(log) = &settings.log_file {
+            logging::use_own(logging::open(log)?);
+        }
+        logging::start();
+        daemon::run(&settings, |_| {})?;
+        return Ok(Code::Ok);
+    };
+    match daemonize::detach(log)? {
+        daemonize::Side::Parent(pid, note) => {
+            if let Some(note) = note {
+                eprintln!("forebay: {note}");
+            }
             std::fs::metadata(&settings.mount).map_err(|e| {
                 Failure::failed(format!("{} does not answer: {e}", settings.mount.display()))
             })?;
@@ -33,9 +55,9 @@ pub fn run(args: &MountArgs) -> Result<Code> {
         daemonize::Side::Child(report) => {
             logging::start();
             let mut report = Some(report);
-            let result = daemon::run(&settings, || {
+            let result = daemon::run(&settings, |note| {
                 if let Some(report) = report.take() {
-                    report.ready();
+                    report.ready(note);
                 }
             });
             if let (Err(failure), Some(report)) = (&result, report) {
@@ -46,23 +68,87 @@ pub fn run(args: &MountArgs) -> Result<Code> {
     }
 }
 
+/// What lies at the mount point before anything is mounted there.
+enum There {
+    Nothing,
+    /// A mount of this user whose daemon is gone.
+    Dead(PathBuf),
+    Alive(PathBuf),
+}
+
 /// Before anything is looked up: a dead mount would not even let itself be looked at.
-fn refuse_second(args: &MountArgs) -> Result<()> {
+fn look(args: &MountArgs) -> Result<There> {
     let Ok(point) = mountinfo::real_point(&args.dir) else {
         // Missing, most likely: the settings say it better.
-        return Ok(());
+        return Ok(There::Nothing);
     };
     let there = mountinfo::forebay_at(&point)
         .map_err(|e| Failure::failed(format!("cannot read the list of mounts: {e}")))?;
     if !there {
-        return Ok(());
+        return Ok(There::Nothing);
     }
-    let dead = mountinfo::is_dead(&point);
-    let point = point.display();
-    Err(Failure::failed(match dead {
-        false => format!("{point} is a Forebay mount already; see forebay status {point}"),
-        true => format!(
-            "{point} is a Forebay mount whose daemon is gone; take it away with forebay umount {point}"
-        ),
-    }))
+    if !mountinfo::is_dead(&point) {
+        return Ok(There::Alive(point));
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    match mountinfo::user_of(&point) {
+        Some(uid) if uid != me => Err(Failure::failed(format!(
+            "{0} is a Forebay mount of user {uid} whose daemon is gone; take it away with forebay umount {0}",
+            point.display()
+        ))),
+        _ => Ok(There::Dead(point)),
+    }
+}
+
+/// Takes away what dead daemons left at the mount point. Their stores are left alone: what is in them
+/// comes back when they are mounted.
+fn clear(point: &Path) -> Result<()> {
+    let store = location::find(point).map(|found| found.info.store);
+    let store = store.map_or("its store".into(), |dir| {
+        format!("the store {}", dir.display())
+    });
+    while mountinfo::forebay_at(point).unwrap_or(false) && mountinfo::is_dead(point) {
+        umount::detach(point).map_err(|e| {
+            Failure::failed(format!(
+                "{} is the mount of a dead daemon and cannot be taken away: {e}",
+                point.display()
+            ))
+        })?;
+        eprintln!(
+            "forebay: the mount of a daemon that is gone was taken away from {}; what that had not drained is in {store}",
+            point.display()
+        );
+    }
+    Ok(())
+}
+
+/// What was asked for is there already, or the reason why it cannot be.
+fn is_same(point: &Path, settings: &MountSettings) -> Result<Code> {
+    let shown = point.display();
+    let client = Client::connect(point)?;
+    let info = client.found.info.clone();
+    client.ask(&Request::Ping, |_| {})?;
+    if info.settings != settings.digest() || settings.foreground {
+        let what = match (&settings.store, &settings.backing) {
+            _ if settings.foreground => "and --foreground would have nothing to do".into(),
+            (store, _) if *store != info.store => {
+                format!("with the store {}", info.store.display())
+            }
+            (_, backing) if *backing != info.backing => {
+                format!("over {}", info.backing.display())
+            }
+            _ => "with other settings".to_owned(),
+        };
+        return Err(Failure::failed(format!(
+            "{shown} is a Forebay mount already, {what}; see forebay status {shown}, or forebay umount it first"
+        )));
+    }
+    crate::output::print(&format!(
+        "{shown} is mounted already, with these settings (node {}, store {}, pid {})\n",
+        info.node,
+        info.store.display(),
+        info.pid
+    ))
+    .map_err(super::output_failed)?;
+    Ok(Code::Ok)
 }

@@ -3,18 +3,25 @@
 //! The work is done by a process of its own (this program once more, with `--worker`): a thread
 //! that hangs in a file system keeps its process from ending, whatever signal it gets, and nobody
 //! shall wait for that. The worker says all it knows in one line.
+//!
+//! On a Forebay mount its daemon is asked instead, unless targets are named.
 
 use crate::args::ProbeArgs;
+use crate::control::client::{self, Client};
+use crate::control::protocol::{ProbeResult, Reply, Request};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::output::table::{Align, Table};
 use crate::output::{self, Style, plain, plot};
 use crate::units;
-use flusher::ost::{self, Directories, Kind, ProbeOptions, Probed, Provider, ProviderError};
+use flusher::ost::{
+    self, Directories, Kind, OstState, OstStatus, ProbeOptions, Probed, Provider, ProviderError,
+};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,6 +38,10 @@ struct Report {
     size: u64,
     seconds: f64,
     delta: f64,
+    /// By a mount's daemon, which has measured then and watched its traffic since.
+    measured_seconds_ago: Option<f64>,
+    /// Why the list of targets could not be had.
+    error: Option<String>,
     /// How many are chosen: the first ones of `osts`.
     chosen: usize,
     /// The fastest first; those that failed last.
@@ -64,7 +75,16 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
         output::print_json(&outcome, false).map_err(super::output_failed)?;
         return Ok(Code::Ok);
     }
-    let report = ask_worker()?;
+    let report = match mount_of(args)? {
+        Some(mount) => ask_daemon(&mount, args)?,
+        None if args.fresh => {
+            return Err(Failure::usage(format!(
+                "{} is not on a Forebay mount: there every probe is a fresh one; leave --fresh out",
+                args.dir.display()
+            )));
+        }
+        None => ask_worker()?,
+    };
     if let Some(path) = &args.svg {
         let bandwidths: Vec<f64> = report.osts.iter().filter_map(|o| o.bandwidth).collect();
         let aggregate: Vec<f64> = report.osts.iter().filter_map(|o| o.aggregate).collect();
@@ -80,6 +100,57 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
         0 => Code::Failed,
         _ => Code::Ok,
     })
+}
+
+/// The mount whose daemon is to be asked.
+fn mount_of(args: &ProbeArgs) -> Result<Option<PathBuf>> {
+    if args.ost_provider != Kind::Auto || !args.ost.is_empty() {
+        return Ok(None);
+    }
+    match client::mount_of(&args.dir) {
+        Ok((mount, _)) => Ok(Some(mount)),
+        Err(failure) if failure.code == Code::NoDaemon => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn ask_daemon(mount: &Path, args: &ProbeArgs) -> Result<Report> {
+    let request = Request::Probe { fresh: args.fresh };
+    match Client::connect(mount)?.ask(&request, |_| {})? {
+        Reply::Probed(probed) => Ok(of_daemon(probed)),
+        other => Err(client::unexpected(&other)),
+    }
+}
+
+/// In the daemon's order of preference: what it has chosen, the fastest first.
+fn of_daemon(ProbeResult { targets, size }: ProbeResult) -> Report {
+    let mut osts = targets.osts;
+    osts.sort_by(|a, b| {
+        let key = |o: &OstStatus| (o.state != OstState::Chosen, o.state.is_dropped());
+        let speed = |o: &OstStatus| o.bandwidth.unwrap_or(0.0);
+        key(a).cmp(&key(b)).then(speed(b).total_cmp(&speed(a)))
+    });
+    Report {
+        kind: targets.provider,
+        size,
+        seconds: targets.probe_seconds,
+        measured_seconds_ago: targets.probed_seconds_ago,
+        delta: 0.0,
+        chosen: osts.iter().filter(|o| o.state == OstState::Chosen).count(),
+        error: targets.error,
+        osts: (osts.into_iter().zip(1..))
+            .map(|(ost, place)| OstReport {
+                index: ost.index,
+                name: ost.name,
+                chosen: ost.state == OstState::Chosen,
+                bandwidth: ost.bandwidth,
+                aggregate: ost.bandwidth.map(|b| b * f64::from(place)),
+                latency_ms: ost.latency_ms,
+                direct: None,
+                error: ost.error,
+            })
+            .collect(),
+    }
 }
 
 fn ask_worker() -> Result<Report> {
@@ -158,18 +229,27 @@ fn report(kind: &str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
         size: args.size.0,
         seconds: 0.0,
         delta: args.delta.0,
+        measured_seconds_ago: None,
+        error: None,
         chosen: choice.chosen,
         osts,
     }
 }
 
 fn render(report: &Report, style: Style) -> String {
+    let how = match report.measured_seconds_ago {
+        Some(ago) => format!("measured {} ago by the daemon", units::seconds(ago)),
+        None if report.seconds == 0.0 => "not measured by the daemon (--fresh)".into(),
+        None => format!(
+            "{} to each in {:.1} s",
+            units::bytes(report.size),
+            report.seconds
+        ),
+    };
     let mut out = format!(
-        "{} of {} chosen, {} to each in {:.1} s\n\n",
+        "{} of {} chosen, {how}\n\n",
         style.bold(&units::count(report.chosen, "OST")),
         report.osts.len(),
-        units::bytes(report.size),
-        report.seconds
     );
     let most = |of: fn(&OstReport) -> Option<f64>| {
         let all = report.osts.iter().filter_map(of);
@@ -232,7 +312,8 @@ fn render(report: &Report, style: Style) -> String {
     }
     out.push_str(&table.render());
     out.push_str("\n  * chosen; together: a file over this OST and all faster ones\n");
-    for error in report.osts.iter().filter_map(|o| o.error.as_ref()) {
+    let errors = report.osts.iter().filter_map(|o| o.error.as_ref());
+    for error in errors.chain(&report.error) {
         out.push_str(&format!("  {}\n", style.red(&plain(error))));
     }
     if report.chosen == 0 {

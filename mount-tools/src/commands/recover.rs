@@ -14,6 +14,7 @@ use crate::settings::{INDEX_MEMORY, LEASE};
 use crate::units;
 use flusher::ost::{Fleet, OstSettings, Provider};
 use flusher::{Flusher, Opener, Osts, Policy, Selection, Settings, Subfiles};
+use layout_index::commons::Standing;
 use layout_index::superblock::Superblock;
 use layout_index::{File, RealDisk, RecoveryReport, SpaceOptions, Store, StoreError, StoreOptions};
 use serde::Serialize;
@@ -35,6 +36,8 @@ struct Report {
     left_bytes: u64,
     /// Some of what is left does not match its checksums.
     damaged: bool,
+    /// Nothing is left in it: it can be used for another backing.
+    released: bool,
     problems: Vec<String>,
 }
 
@@ -85,7 +88,11 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         recovery,
         ..Report::default()
     };
-    let (peers, owed) = wiring::join(&backing, &store, LEASE, LEASE)?;
+    let standing = Standing {
+        home: store.home(),
+        ..Standing::default()
+    };
+    let (peers, owed) = wiring::join(&backing, &store, LEASE, LEASE, standing)?;
     let osts = wiring::osts(
         fleet.as_ref(),
         Some(peers.clone()),
@@ -93,6 +100,8 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         &targets,
     );
     drain(&store, wiring::Bare(backing), osts, &owed, &mut report)?;
+    let clean = report.left_files == 0 && !report.damaged;
+    report.released = clean && store.release().map_err(failed)?;
     store.close().map_err(failed)?;
     if let Err(error) = peers.leave() {
         report
@@ -238,6 +247,9 @@ fn render(r: &Report, style: Style) -> String {
     ]));
     for problem in &r.problems {
         out.push_str(&format!("  {} {}\n", style.red("!"), plain(problem)));
+    }
+    if r.released {
+        out.push_str("  Nothing is left in the store; it may be mounted over any backing.\n");
     }
     if r.dry_run {
         out.push_str("  Nothing was moved (--dry-run).\n");

@@ -1,6 +1,7 @@
 //! `forebay status`: asks the daemons there are, and looks into the stores of those there are not.
 
 pub mod backing;
+mod owner;
 mod render;
 mod targets;
 
@@ -30,10 +31,10 @@ pub fn run(args: &StatusArgs) -> Result<Code> {
             std::thread::sleep(AGAIN);
             continue;
         }
-        let reports = collect(args)?;
+        let (reports, code) = collect(args)?;
         show(args, &reports).map_err(super::output_failed)?;
         if !args.watch {
-            return Ok(Code::Ok);
+            return Ok(code);
         }
         std::thread::sleep(AGAIN);
     }
@@ -58,44 +59,82 @@ fn show(args: &StatusArgs, reports: &[StatusReport]) -> std::io::Result<()> {
         }
         text.push_str(&render::report(report, style));
     }
-    if reports.is_empty() {
+    let others = match (&args.dir, &args.store) {
+        (None, None) => owner::mounts_of_others(),
+        _ => String::new(),
+    };
+    if reports.is_empty() && others.is_empty() {
         text.push_str("There is no Forebay mount here that you may see.\n");
     }
+    text.push_str(&others);
     output::print(&text)
 }
 
-fn collect(args: &StatusArgs) -> Result<Vec<StatusReport>> {
+/// The reports, and what their sum is as an exit code: a mount without a daemon is shown from its
+/// store, and is not well all the same. A store that was asked for by its path needs no daemon.
+fn collect(args: &StatusArgs) -> Result<(Vec<StatusReport>, Code)> {
     if let Some(store) = &args.store {
+        if let Some(uid) = owner::of_store(store) {
+            return Ok((vec![owner::ask("--store", store, uid)?], Code::Ok));
+        }
         let store = checks::existing_dir(store, "the store")?;
         let alive = location::all()
             .into_iter()
             .filter(|found| found.info.store == store)
             .find_map(|found| ask(found).ok());
-        return Ok(vec![match alive {
+        let report = match alive {
             Some(report) => report,
             None => from_store(&store, None)?,
-        }]);
+        };
+        return Ok((vec![report], Code::Ok));
     }
-    match &args.dir {
-        Some(dir) => Ok(vec![of_dir(dir)?]),
-        None => {
-            let reports = location::all().into_iter().filter_map(|found| {
-                let mount = found.info.mount.clone();
-                either(found)
-                    .map_err(|failure| eprintln!("forebay: {}: {failure}", mount.display()))
-                    .ok()
-            });
-            Ok(reports.collect())
+    if let Some(dir) = &args.dir {
+        let report = of_dir(dir)?;
+        let code = code_of(&report);
+        return Ok((vec![report], code));
+    }
+    let mut worst = Code::Ok;
+    let mut reports = Vec::new();
+    for found in location::all() {
+        let mount = found.info.mount.clone();
+        let code = match either(found) {
+            Ok(report) => {
+                let code = code_of(&report);
+                reports.push(report);
+                code
+            }
+            Err(failure) => {
+                eprintln!("forebay: {}: {failure}", mount.display());
+                failure.code
+            }
+        };
+        if worst == Code::Ok {
+            worst = code;
         }
+    }
+    Ok((reports, worst))
+}
+
+fn code_of(report: &StatusReport) -> Code {
+    match report.source {
+        Source::Daemon => Code::Ok,
+        Source::Store => Code::NoDaemon,
     }
 }
 
 fn of_dir(dir: &Path) -> Result<StatusReport> {
+    // Before anything is looked up below the mount of another user.
+    if let Some(uid) = owner::of_mount(dir) {
+        return owner::ask("--", dir, uid);
+    }
     // A mount whose daemon died, or that somebody took away since, is known by its place.
-    if let Ok(point) = mountinfo::real_point(dir)
-        && let Some(found) = location::find(&point)
-    {
-        return either(found);
+    if let Ok(point) = mountinfo::real_point(dir) {
+        if let Some(uid) = owner::of_mount(&point) {
+            return owner::ask("--", &point, uid);
+        }
+        if let Some(found) = location::find(&point) {
+            return either(found);
+        }
     }
     let (mount, _) = client::mount_of(dir)?;
     ask(Client::connect(&mount)?.found)
@@ -120,12 +159,15 @@ fn either(found: Found) -> Result<StatusReport> {
     }
 }
 
-fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
+/// What a store without a daemon holds. Files that were removed while they were open do not count:
+/// their data is dropped by the next mount.
+pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
     let inspection = Store::inspect(dir, false, None)
         .map_err(|e| Failure::failed(format!("the store {}: {e}", dir.display())))?;
     let mut files: Vec<FileStatus> = inspection
         .files
         .iter()
+        .filter(|f| !f.unlinked)
         .map(|f| FileStatus {
             path: f.path.display().to_string(),
             id: f.id.to_string(),
@@ -144,6 +186,7 @@ fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
         pid: None,
         uptime: None,
         mount,
+        mounted: None,
         backing: inspection.backing,
         targets: None,
         store: StoreStatus {
@@ -157,7 +200,7 @@ fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
             failure: None,
         },
         bytes: Bytes {
-            undrained: inspection.undrained,
+            undrained: files.iter().map(|f| f.undrained).sum(),
             ..Bytes::default()
         },
         files,
@@ -167,6 +210,8 @@ fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
         open_handles: None,
         drain: None,
         errors: Vec::new(),
+        overlaps: 0,
+        overlapped: Vec::new(),
         recovery: Some(inspection.report),
     })
 }

@@ -9,7 +9,7 @@ use crate::holders::Holder;
 use crate::output::progress::DrainBar;
 use crate::output::table::{Align, Table};
 use crate::output::{self, plain};
-use crate::{mountinfo, units};
+use crate::{mountinfo, process, units};
 use nix::mount::{MntFlags, umount2};
 use serde::Serialize;
 use std::io;
@@ -21,38 +21,48 @@ struct Outcome {
     store: Option<PathBuf>,
     /// False when the daemon was dead and only its mount was taken away.
     daemon: bool,
-    /// Left in the store; unknown when there was no daemon to ask.
+    /// Left in the store; unknown when there was no daemon to ask and the store cannot be read.
     undrained: Option<u64>,
     files: Option<usize>,
+    /// Why that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 pub fn run(args: &UmountArgs) -> Result<Code> {
     let cannot =
         |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", args.dir.display()));
     let point = mountinfo::real_point(&args.dir).map_err(cannot)?;
-    if !mountinfo::forebay_at(&point).map_err(cannot)? {
-        return Err(Failure::new(
-            Code::NoDaemon,
-            format!("{} is not a Forebay mount", args.dir.display()),
-        ));
-    }
+    let mounted = mountinfo::forebay_at(&point).map_err(cannot)?;
     let outcome = match Client::connect(&point) {
+        // Also without its mount, which another program has taken away: it drains what is left.
         Ok(client) => ask(args, client, point)?,
-        Err(failure) if failure.code == Code::NoDaemon => bury(point, failure)?,
-        Err(failure) => return Err(failure),
+        Err(failure) if failure.code == Code::NoDaemon && mounted => bury(point, failure)?,
+        Err(failure) if mounted => return Err(failure),
+        Err(_) => {
+            return Err(Failure::new(
+                Code::NoDaemon,
+                format!("{} is not a Forebay mount", args.dir.display()),
+            ));
+        }
     };
     if args.json {
         output::print_json(&outcome, true).map_err(super::output_failed)?;
     } else {
         output::print(&sentence(&outcome)).map_err(super::output_failed)?;
     }
-    // Data that was told to stay is no failure; data that should not have stayed is.
-    let left = outcome.undrained.unwrap_or(0) > 0 || outcome.files.unwrap_or(0) > 0;
-    Ok(if left && !args.keep {
-        Code::StillDirty
-    } else {
-        Code::Ok
-    })
+    Ok(code(&outcome, args.keep))
+}
+
+/// Data that was told to stay is no failure; data that should not have stayed is, and so is not to
+/// know.
+fn code(outcome: &Outcome, keep: bool) -> Code {
+    match (outcome.undrained, outcome.files) {
+        _ if keep => Code::Ok,
+        (Some(0), Some(0)) => Code::Ok,
+        (Some(_), Some(_)) => Code::StillDirty,
+        _ => Code::Failed,
+    }
 }
 
 fn ask(args: &UmountArgs, client: Client, mount: PathBuf) -> Result<Outcome> {
@@ -62,7 +72,7 @@ fn ask(args: &UmountArgs, client: Client, mount: PathBuf) -> Result<Outcome> {
         timeout_ms: super::millis(args.timeout),
     };
     let bar = DrainBar::new();
-    let reply = client.ask(&request, |progress| bar.show(progress));
+    let reply = client.ask_to_end(&request, |progress| bar.show(progress));
     bar.clear();
     match reply? {
         Reply::Unmounted { undrained, files } => Ok(Outcome {
@@ -71,15 +81,28 @@ fn ask(args: &UmountArgs, client: Client, mount: PathBuf) -> Result<Outcome> {
             daemon: true,
             undrained: Some(undrained),
             files: Some(files),
+            problem: None,
         }),
         other => Err(client::unexpected(&other)),
     }
 }
 
-/// Takes the mount of a dead daemon away. A live one that cannot be reached is left alone.
+/// Takes the mount of a dead daemon away, and looks into its store. A live one that cannot be reached
+/// is left alone. One that was killed and cannot end, because it waits for a file system below that
+/// hangs, is dead: the kernel answers for it from here on.
 fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
-    if !mountinfo::is_dead(&mount) {
+    let found = location::find(&mount);
+    let killed = found
+        .as_ref()
+        .is_some_and(|f| process::is_killed(f.info.pid));
+    if !killed && !mountinfo::is_dead(&mount) {
         return Err(failure);
+    }
+    if killed
+        && let Ok(Some(device)) = mountinfo::device_of(&mount)
+        && let Err(e) = forebay_fs::abort_connection(device)
+    {
+        eprintln!("forebay: requests of the dead mount wait until its daemon has ended: {e}");
     }
     detach(&mount).map_err(|e| {
         Failure::failed(format!(
@@ -87,7 +110,10 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
             mount.display()
         ))
     })?;
-    let found = location::find(&mount);
+    let left = match &found {
+        Some(found) => left_in(&found.info.store),
+        None => Err("no store is known of it".to_owned()),
+    };
     if let Some(found) = &found
         && let Err(e) = found.place.retract()
     {
@@ -96,13 +122,20 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
     Ok(Outcome {
         store: found.map(|f| f.info.store),
         daemon: false,
-        undrained: None,
-        files: None,
+        undrained: left.as_ref().ok().map(|(undrained, _)| *undrained),
+        files: left.as_ref().ok().map(|(_, files)| *files),
+        problem: left.err(),
         mount,
     })
 }
 
-fn detach(mount: &Path) -> io::Result<()> {
+/// Bytes and files that a store without a daemon holds.
+fn left_in(store: &Path) -> Result<(u64, usize), String> {
+    let report = super::status::from_store(store, None).map_err(|e| e.to_string())?;
+    Ok((report.bytes.undrained, report.files.len()))
+}
+
+pub fn detach(mount: &Path) -> io::Result<()> {
     if nix::unistd::geteuid().is_root() {
         return Ok(umount2(mount, MntFlags::MNT_DETACH)?);
     }
@@ -123,15 +156,21 @@ fn sentence(o: &Outcome) -> String {
         Some(store) => format!("the store {}", store.display()),
         None => "its store".to_owned(),
     };
-    match (o.daemon, o.undrained, o.files) {
-        (true, Some(0), Some(0)) => format!("{mount} is unmounted; everything is drained\n"),
-        (true, undrained, files) => format!(
-            "{mount} is unmounted; {} in {} stay in {store} for the next mount\n",
-            units::bytes(undrained.unwrap_or(0)),
-            units::files(files.unwrap_or(0))
+    let dead = if o.daemon {
+        ""
+    } else {
+        " its daemon was dead;"
+    };
+    match (o.undrained, o.files) {
+        (Some(0), Some(0)) => format!("{mount} is unmounted;{dead} everything is drained\n"),
+        (Some(undrained), Some(files)) => format!(
+            "{mount} is unmounted;{dead} {} in {} stay in {store} for the next mount\n",
+            units::bytes(undrained),
+            units::files(files)
         ),
-        (false, ..) => format!(
-            "{mount} is unmounted; its daemon was dead, and what is not drained is in {store}\n"
+        _ => format!(
+            "{mount} is unmounted;{dead} what is not drained is in {store}, which cannot be looked at: {}\n",
+            plain(o.problem.as_deref().unwrap_or("no answer"))
         ),
     }
 }
@@ -177,12 +216,42 @@ mod tests {
             daemon: true,
             undrained: Some(0),
             files: Some(0),
+            problem: None,
         };
         assert_eq!(sentence(&o), "/m is unmounted; everything is drained\n");
         (o.undrained, o.files) = (Some(2048), Some(3));
         assert!(sentence(&o).contains("2.00 KiB in 3 files stay in the store /s"));
-        (o.daemon, o.undrained) = (false, None);
-        assert!(sentence(&o).contains("dead"));
+        o.daemon = false;
+        assert!(sentence(&o).contains("dead; 2.00 KiB"));
+        (o.undrained, o.files, o.problem) = (None, None, Some("permission denied".into()));
+        assert!(sentence(&o).contains("permission denied"));
+    }
+
+    #[test]
+    fn the_code_is_what_the_help_says() {
+        let left = |undrained, files| Outcome {
+            mount: "/m".into(),
+            store: None,
+            daemon: false,
+            undrained,
+            files,
+            problem: None,
+        };
+        for daemon in [true, false] {
+            let of = |undrained, files, keep| {
+                let outcome = Outcome {
+                    daemon,
+                    ..left(undrained, files)
+                };
+                code(&outcome, keep)
+            };
+            assert_eq!(of(Some(0), Some(0), false), Code::Ok);
+            assert_eq!(of(Some(9), Some(1), false), Code::StillDirty);
+            // A size that was set and is not drained is no byte.
+            assert_eq!(of(Some(0), Some(1), false), Code::StillDirty);
+            assert_eq!(of(None, None, false), Code::Failed);
+            assert_eq!(of(Some(9), Some(1), true), Code::Ok);
+        }
     }
 
     #[test]

@@ -5,18 +5,36 @@ use super::location::{self, Found};
 use super::protocol::{Reason, Refusal, Reply, Request};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::mountinfo;
+use crate::process::{self, Watched};
 use flusher::Progress;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, socket, sockopt};
+use nix::sys::stat::Mode;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A daemon that says nothing for this long has died or hangs. It reports progress more often.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// A daemon that takes no connection for this long hangs.
+const ACCEPT: Duration = Duration::from_secs(5);
+/// How often a silent daemon is looked at.
+const GLANCE: u16 = 1000;
+
+/// A daemon that has answered ends at once, unless the file system below hangs.
+const END: Duration = Duration::from_secs(5);
+
+const KILLED: &str = "its daemon was killed and cannot end while the file system below hangs";
+
 pub struct Client {
     stream: UnixStream,
+    /// Its process; 0 if it is not known here.
+    daemon: u32,
     pub found: Found,
 }
 
@@ -28,7 +46,7 @@ impl Client {
     }
 
     pub fn of(found: Found) -> Result<Client> {
-        let stream = UnixStream::connect(&found.place.socket).map_err(|e| {
+        let stream = connect(&found.place.socket).map_err(|e| {
             no_daemon(
                 &found.info.mount,
                 &format!("its daemon does not answer ({e})"),
@@ -39,15 +57,37 @@ impl Client {
         if answering.uid() != found.owner {
             return Err(no_daemon(&found.info.mount, "somebody else answers"));
         }
+        let daemon = u32::try_from(answering.pid()).unwrap_or(0);
+        if process::is_killed(daemon) {
+            return Err(no_daemon(&found.info.mount, KILLED));
+        }
         stream.set_read_timeout(Some(SILENCE)).map_err(lost)?;
         stream.set_write_timeout(Some(SILENCE)).map_err(lost)?;
-        Ok(Client { stream, found })
+        Ok(Client {
+            stream,
+            daemon,
+            found,
+        })
+    }
+
+    /// As `ask`, for a request at which the daemon ends: when this returns its store is free. It
+    /// answers when the store is closed, and lets go of the index when it has ended.
+    pub fn ask_to_end(self, request: &Request, show: impl FnMut(&Progress)) -> Result<Reply> {
+        let daemon = Watched::new(self.daemon);
+        let reply = self.ask(request, show)?;
+        if daemon.is_some_and(|daemon| !daemon.wait(END)) {
+            eprintln!(
+                "forebay: the daemon has closed its store and ends when the file system below answers"
+            );
+        }
+        Ok(reply)
     }
 
     /// Sends `request` and returns the last reply; shows every progress message on the way.
     pub fn ask(mut self, request: &Request, mut show: impl FnMut(&Progress)) -> Result<Reply> {
         codec::send(&mut self.stream, request).map_err(lost)?;
         loop {
+            self.await_message()?;
             match codec::receive::<Reply>(&mut self.stream).map_err(lost)? {
                 Some(Reply::Progress(progress)) => show(&progress),
                 Some(Reply::Refused(refusal)) => return Err(refused(refusal)),
@@ -55,6 +95,39 @@ impl Client {
                 None => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
             }
         }
+    }
+}
+
+/// A socket whose daemon takes no connections is not waited for without end, and a link in its place is
+/// not followed.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let place = nix::fcntl::open(path, flags, Mode::empty())?;
+    let (family, kind) = (AddressFamily::Unix, SockType::Stream);
+    let stream = UnixStream::from(socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?);
+    stream.set_write_timeout(Some(ACCEPT))?;
+    let address = UnixAddr::new(format!("/proc/self/fd/{}", place.as_raw_fd()).as_str())?;
+    nix::sys::socket::connect(stream.as_raw_fd(), &address)?;
+    Ok(stream)
+}
+
+impl Client {
+    /// Returns when there is something to hear. A daemon that was killed while it waits for a file
+    /// system below says nothing more, though its end of the connection stays open.
+    fn await_message(&self) -> Result<()> {
+        let silent = Instant::now() + SILENCE;
+        while Instant::now() < silent {
+            let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, GLANCE) {
+                Ok(0) if process::is_killed(self.daemon) => {
+                    return Err(no_daemon(&self.found.info.mount, KILLED));
+                }
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(lost(e.into())),
+            }
+        }
+        Err(lost(io::ErrorKind::TimedOut.into()))
     }
 }
 

@@ -5,10 +5,15 @@
 //! its credentials, verb by verb); an ordinary user's are for that user alone. A directory that
 //! someone else could write to is neither used nor believed.
 //!
+//! Root believes what root has written. Of an entry that another user has written it only takes which
+//! socket to ask, for a mount that is that user's by the kernel's word; the store that it names is looked
+//! into by a process of that user (`commands/status/owner.rs`).
+//!
 //! The JSON file outlives a daemon that was killed, so that `status` still finds the store; the
 //! next mount or `umount` at the same place clears it away.
 
 use crate::exit_codes::{Failure, Result};
+use crate::mountinfo;
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -31,6 +36,9 @@ pub struct Info {
     pub mount: PathBuf,
     pub store: PathBuf,
     pub backing: PathBuf,
+    /// [`crate::settings::MountSettings::digest`]; 0 where the daemon did not say.
+    #[serde(default)]
+    pub settings: u64,
 }
 
 /// A mount's entry in a runtime directory.
@@ -89,7 +97,7 @@ fn is_root() -> bool {
 }
 
 /// A hash that stays the same from build to build.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
@@ -97,7 +105,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 /// Where a daemon of this user keeps its sockets.
 fn own_dir() -> PathBuf {
-    if let Some(dir) = std::env::var_os(OVERRIDE).filter(|d| !d.is_empty()) {
+    if let Some(dir) = std::env::var_os(OVERRIDE).filter(|_| is_overridden()) {
         return PathBuf::from(dir);
     }
     if is_root() {
@@ -143,24 +151,36 @@ fn owner(dir: &Path) -> Option<u32> {
 
 /// Runtime directories that this user may believe, with the user who writes each.
 fn believed() -> Vec<(PathBuf, u32)> {
-    let mut dirs = vec![own_dir()];
-    if std::env::var_os(OVERRIDE).is_none_or(|d| d.is_empty()) {
-        dirs.push("/run/forebay".into());
-        dirs.push(format!("/tmp/forebay-{}", nix::unistd::geteuid()).into());
-        if is_root() {
-            dirs.extend(children("/run/user").map(|d| d.join("forebay")));
-            dirs.extend(children("/tmp").filter(|d| {
-                let name = d.file_name().unwrap_or_default().as_bytes();
-                name.starts_with(b"forebay-")
-            }));
-        }
-    }
     let me = nix::unistd::geteuid().as_raw();
+    let mut dirs = vec![own_dir()];
+    if !is_overridden() {
+        dirs.push("/run/forebay".into());
+        dirs.push(format!("/tmp/forebay-{me}").into());
+    }
+    written_by(dirs, |uid| uid == 0 || uid == me)
+}
+
+/// Where a daemon of `uid` may have its socket, as root sees it.
+fn of_user(uid: u32) -> Vec<(PathBuf, u32)> {
+    let dirs = if is_overridden() {
+        vec![own_dir()]
+    } else {
+        let run = format!("/run/user/{uid}/forebay");
+        vec![run.into(), format!("/tmp/forebay-{uid}").into()]
+    };
+    written_by(dirs, |owner| owner == uid)
+}
+
+fn is_overridden() -> bool {
+    std::env::var_os(OVERRIDE).is_some_and(|d| !d.is_empty())
+}
+
+fn written_by(dirs: Vec<PathBuf>, believed: impl Fn(u32) -> bool) -> Vec<(PathBuf, u32)> {
     let mut seen = std::collections::HashSet::new();
     dirs.into_iter()
         .filter(|dir| seen.insert(dir.clone()))
         .filter_map(|dir| owner(&dir).map(|uid| (dir, uid)))
-        .filter(|(_, uid)| *uid == 0 || *uid == me || me == 0)
+        .filter(|(_, uid)| believed(*uid))
         .collect()
 }
 
@@ -183,14 +203,18 @@ pub struct Found {
 
 /// The entry for a mount point (a real path).
 pub fn find(mount: &Path) -> Option<Found> {
-    believed().into_iter().find_map(|(dir, owner)| {
+    let dirs = match mountinfo::user_of(mount) {
+        Some(uid) if uid != 0 && is_root() => of_user(uid),
+        _ => believed(),
+    };
+    dirs.into_iter().find_map(|(dir, owner)| {
         let place = Place::of(&dir, mount);
         let info = read_info(&place.info, owner).filter(|info| info.mount == mount)?;
         Some(Found { place, info, owner })
     })
 }
 
-/// Every entry.
+/// Every entry that this user may believe.
 pub fn all() -> Vec<Found> {
     let mut found: Vec<Found> = believed()
         .into_iter()

@@ -5,7 +5,8 @@
 //! | anyone | ping; status, with other users' files counted and not named |
 //! | whoever has opened a file for reading | have it read into the store |
 //! | a file's owner | drain, lay out and explain that file |
-//! | root, the daemon's user | everything: all files by name, whole-mount drains, unmounting |
+//! | anyone | see what is known of the storage targets |
+//! | root, the daemon's user | everything: all files by name, whole-mount drains, unmounting, measuring targets anew, taking over the store |
 
 use nix::sys::socket::{getsockopt, sockopt};
 use std::io;

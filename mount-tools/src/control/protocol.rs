@@ -7,6 +7,7 @@
 use crate::holders::Holder;
 use crate::report::{ExplainReport, LayoutReport, StatusReport};
 use flusher::Progress;
+use flusher::ost::FleetStatus;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -33,10 +34,16 @@ pub enum Request {
         /// How long ago the client began: what was kept before may go to make room.
         since_ms: u64,
     },
+    /// What is known of the storage targets; `fresh`: measured now.
+    Probe {
+        fresh: bool,
+    },
     Umount {
         keep: bool,
         timeout_ms: Option<u64>,
     },
+    /// The next daemon of the store wants it. Refused while this one has its mount.
+    HandOver,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +65,7 @@ pub enum Reply {
     Layout(LayoutReport),
     Explained(ExplainReport),
     Prefetch(PrefetchResult),
+    Probed(ProbeResult),
     Unmounted { undrained: u64, files: usize },
     Refused(Refusal),
 }
@@ -71,6 +79,13 @@ pub struct DrainResult {
     /// Files with undrained data that are left to their owners.
     pub others: usize,
     pub errors: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProbeResult {
+    pub targets: FleetStatus,
+    /// Bytes that a probe writes to each.
+    pub size: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,25 +4,26 @@
 //! The word is one JSON message on a pipe. A child that dies without one is reported as such.
 
 use crate::exit_codes::{Code, Failure, Result};
+use crate::logging;
 use nix::fcntl::OFlag;
 use nix::unistd::{ForkResult, fork, pipe2, setsid};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Word {
     pid: u32,
     failure: Option<(u8, String)>,
+    note: Option<String>,
 }
 
 /// Which of the two processes this is now.
 pub enum Side {
-    /// The mount answers; the daemon's process id.
-    Parent(u32),
+    /// The mount answers; the daemon's process id, and what it wants to be known.
+    Parent(u32, Option<String>),
     Child(Report),
 }
 
@@ -30,18 +31,19 @@ pub enum Side {
 pub struct Report(File);
 
 impl Report {
-    pub fn ready(self) {
-        self.say(None);
+    pub fn ready(self, note: Option<String>) {
+        self.say(None, note);
     }
 
     pub fn failed(self, failure: &Failure) {
-        self.say(Some((failure.code as u8, failure.message.clone())));
+        self.say(Some((failure.code as u8, failure.message.clone())), None);
     }
 
-    fn say(mut self, failure: Option<(u8, String)>) {
+    fn say(mut self, failure: Option<(u8, String)>, note: Option<String>) {
         let word = Word {
             pid: std::process::id(),
             failure,
+            note,
         };
         let sent = serde_json::to_vec(&word)
             .map_err(io::Error::from)
@@ -55,13 +57,7 @@ impl Report {
 /// Forks. Must be called while the process has one thread.
 pub fn detach(log: &Path) -> Result<Side> {
     let failed = |what: &str, e: io::Error| Failure::failed(format!("{what}: {e}"));
-    let log_file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(log)
-        .map_err(|e| failed(&format!("cannot write the log {}", log.display()), e))?;
+    let log_file = logging::open(log)?;
     let (reader, writer) =
         pipe2(OFlag::O_CLOEXEC).map_err(|e| failed("no pipe to the daemon", e.into()))?;
     // SAFETY: no other thread exists yet (nothing before this starts one), so the child may go on
@@ -69,7 +65,7 @@ pub fn detach(log: &Path) -> Result<Side> {
     match unsafe { fork() }.map_err(|e| failed("cannot start the daemon", e.into()))? {
         ForkResult::Parent { .. } => {
             drop(writer);
-            parent(reader.into(), log).map(Side::Parent)
+            parent(reader.into(), log).map(|(pid, note)| Side::Parent(pid, note))
         }
         ForkResult::Child => {
             drop(reader);
@@ -86,7 +82,7 @@ pub fn detach(log: &Path) -> Result<Side> {
     }
 }
 
-fn parent(mut reader: File, log: &Path) -> Result<u32> {
+fn parent(mut reader: File, log: &Path) -> Result<(u32, Option<String>)> {
     let mut word = Vec::new();
     reader
         .read_to_end(&mut word)
@@ -98,7 +94,7 @@ fn parent(mut reader: File, log: &Path) -> Result<u32> {
         )));
     };
     match word.failure {
-        None => Ok(word.pid),
+        None => Ok((word.pid, word.note)),
         Some((code, message)) => Err(Failure::new(
             if code == Code::Usage as u8 {
                 Code::Usage
@@ -115,7 +111,5 @@ fn child(log: &File) -> io::Result<()> {
     std::env::set_current_dir("/")?;
     let null = File::open("/dev/null")?;
     nix::unistd::dup2_stdin(null.as_fd())?;
-    nix::unistd::dup2_stdout(log.as_fd())?;
-    nix::unistd::dup2_stderr(log.as_fd())?;
-    Ok(())
+    logging::redirect(log)
 }

@@ -1,4 +1,4 @@
-//! `forebay layout`: a file's read plan, window by window, as a list of pieces.
+//! `forebay layout`: a file's read plan, part by part, as a list of pieces.
 
 use crate::report::{LayoutPiece, LayoutReport, Tier};
 use layout_index::extent::BLOCK;
@@ -7,11 +7,12 @@ use layout_index::{ByteRange, File, Piece, Result, Source, StoreError};
 
 /// Pieces in one report: about 100 bytes each on the wire, within the longest message.
 const MOST: usize = 8000;
-/// Bytes planned at once.
-const WINDOW: u64 = 256 << 20;
+/// Pieces planned at once.
+const AT_A_TIME: usize = 8192;
 
-/// `None`, a clean file, has no pieces here: the asker knows its size.
-pub fn of(file: Option<&File>) -> Result<LayoutReport> {
+/// `None`, a clean file, has no pieces here: the asker knows its size. Ends early when the asker is gone,
+/// which `is_wanted` says.
+pub fn of(file: Option<&File>, is_wanted: &mut dyn FnMut() -> bool) -> Result<LayoutReport> {
     let mut report = LayoutReport {
         size: 0,
         undrained: 0,
@@ -24,9 +25,8 @@ pub fn of(file: Option<&File>) -> Result<LayoutReport> {
     report.size = stat.size;
     report.undrained = stat.undrained;
     let mut at = 0;
-    while at < stat.size && !report.cut {
-        let end = stat.size.min(at + WINDOW);
-        let plan = match file.plan(ByteRange::new(at, end)) {
+    while at < stat.size && !report.cut && is_wanted() {
+        let plan = match file.plan_upto(ByteRange::new(at, stat.size), AT_A_TIME) {
             Ok(plan) => plan,
             // It became clean while we looked.
             Err(StoreError::Clean) => {
@@ -42,7 +42,11 @@ pub fn of(file: Option<&File>) -> Result<LayoutReport> {
                 break;
             }
         }
-        at = end;
+        if plan.range.is_empty() {
+            // It was made shorter while we looked.
+            break;
+        }
+        at = plan.range.end;
     }
     Ok(report)
 }

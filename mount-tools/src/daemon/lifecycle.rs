@@ -2,23 +2,36 @@
 //!
 //! ```text
 //! serving ──stop()──▶ drained ──unmount──▶ unmounted ──close()──▶ closed
-//!    ▲                   │ busy, failing or out of time
-//!    └───────────────────┘
+//!    ▲ │                 │ busy, failing or out of time          ▲
+//!    └─┼─────────────────┘                                      │
+//!      └──another program's umount──▶ left ──drained, or told───┘
 //! ```
 //!
 //! One stop at a time. `stop` runs on the thread of whoever asked (a control connection, a
 //! signal); `close` on the daemon's main thread, when the session has ended. Data written between
 //! the drain and the unmount is drained in `close`, from behind the mount that is gone.
+//!
+//! # What may keep it
+//! Nothing. The kernel ends the session with the last copy of the mount, and any user can keep one in
+//! a mount namespace of their own. So a session gets [`CUT`] after the unmount; then its connection is
+//! aborted, and its users get ENOTCONN. Nothing that they write afterwards is acknowledged.
+//!
+//! # Left
+//! `umount(8)` (fstab, systemd, a shutdown, a user) asks no daemon and waits for nothing. The daemon then
+//! drains what is left without its mount, and ends. It sees that by the session's end, or in the mount
+//! table, because a copy in another namespace keeps the session. The next mount of the store is handed
+//! it at once ([`Lifecycle::hand_over`]). Killed meanwhile, the store has what is left.
+//!
+//! The daemon never makes a request to its own mount (not even a `stat` for its device number): killed
+//! while it waits for itself, it could not end.
 
 use crate::control::protocol::{Reason, Refusal};
 use crate::{holders, units};
 use flusher::{Flusher, Progress, Selection, Verdict};
 use layout_index::Store;
-use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
-use parking_lot::{Condvar, Mutex};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,8 +44,17 @@ pub enum UnmountFailure {
     Other(String),
 }
 
-/// Takes the mount away; `true` detaches it from the tree even while it is in use.
-pub type Unmount = Box<dyn Fn(bool) -> Result<(), UnmountFailure> + Send + Sync>;
+/// The mount, as the kernel has it.
+pub trait Point: Send + Sync {
+    /// Takes the mount away; `lazy` detaches it from the tree even while it is in use.
+    fn unmount(&self, lazy: bool) -> Result<(), UnmountFailure>;
+    /// It is in the tree of the daemon's mount namespace.
+    fn is_mounted(&self) -> io::Result<bool>;
+    /// The number of the mounted file system.
+    fn device(&self) -> u64;
+    /// Ends the connection, also while programs use the mount.
+    fn abort(&self) -> io::Result<()>;
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -54,7 +76,11 @@ pub struct Closing {
 
 enum State {
     Serving,
-    Unmounted { drain: bool },
+    Unmounted {
+        drain: bool,
+    },
+    /// Another program has unmounted it: what is left is drained.
+    Left,
     Closed(Closing),
 }
 
@@ -64,10 +90,13 @@ struct Session {
     ended: Option<io::Result<()>>,
     /// Those who still use the mount are not waited for beyond this.
     give_up: Option<Instant>,
+    /// The connection was aborted, or cannot be.
+    cut: bool,
+    over: bool,
 }
 
 pub struct Lifecycle {
-    unmount: Unmount,
+    point: Box<dyn Point>,
     flusher: Arc<Flusher>,
     mount: PathBuf,
     stopping: Mutex<()>,
@@ -78,15 +107,17 @@ pub struct Lifecycle {
     session_changed: Condvar,
 }
 
-/// A session whose connection was cut gets this long to notice.
+/// A session gets this long to end when its mount is gone, and again when its connection was cut.
 const CUT: Duration = Duration::from_secs(2);
 /// What arrived between the drain and the unmount is little; it gets this long at most.
 const LATE_DRAIN: Duration = Duration::from_secs(120);
+/// A drain that does not get on is looked at again so often when the mount is gone.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl Lifecycle {
-    pub fn new(unmount: Unmount, flusher: Arc<Flusher>, mount: PathBuf) -> Lifecycle {
+    pub fn new(point: Box<dyn Point>, flusher: Arc<Flusher>, mount: PathBuf) -> Lifecycle {
         Lifecycle {
-            unmount,
+            point,
             flusher,
             mount,
             stopping: Mutex::new(()),
@@ -109,7 +140,9 @@ impl Lifecycle {
             .name("forebay-session".into())
             .spawn(move || {
                 let ended = session();
-                me.session.lock().ended = Some(ended);
+                let mut session = me.session.lock();
+                (session.ended, session.over) = (Some(ended), true);
+                drop(session);
                 me.session_changed.notify_all();
             })?;
         let mut session = self.session.lock();
@@ -118,7 +151,18 @@ impl Lifecycle {
                 return ended;
             }
             match session.give_up {
-                Some(deadline) if Instant::now() >= deadline => return Ok(()),
+                Some(deadline) if Instant::now() >= deadline => {
+                    if session.cut {
+                        return Ok(());
+                    }
+                    MutexGuard::unlocked(&mut session, || {
+                        tracing::warn!(
+                            "another mount namespace has a copy of the mount: it is cut off"
+                        );
+                        self.abort();
+                    });
+                    session.give_up = Some(Instant::now() + CUT);
+                }
                 Some(deadline) => {
                     self.session_changed.wait_until(&mut session, deadline);
                 }
@@ -132,6 +176,76 @@ impl Lifecycle {
         self.hurry.store(true, Ordering::Release);
     }
 
+    /// False once the mount was taken away, by whomever.
+    pub fn is_serving(&self) -> bool {
+        matches!(*self.state.lock(), State::Serving)
+    }
+
+    /// Looks whether another program has unmounted it; false when there is nothing to look for any
+    /// more.
+    pub fn look(&self) -> bool {
+        match self.point.is_mounted() {
+            _ if !self.is_serving() => return false,
+            Ok(true) => return true,
+            Ok(false) => self.leave(),
+            Err(error) => tracing::debug!(%error, "the mount table cannot be read"),
+        }
+        self.is_serving()
+    }
+
+    /// The mount is gone. If no `stop` has done that, what is left is drained from here on.
+    fn leave(&self) {
+        // One that is under way drains, and finds the mount gone.
+        let _one = self.stopping.lock();
+        {
+            let mut state = self.state.lock();
+            if !matches!(*state, State::Serving) {
+                return;
+            }
+            *state = State::Left;
+        }
+        let progress = self.flusher.drain(Selection::All).progress();
+        let mount = self.mount.display();
+        if progress.files == 0 {
+            tracing::info!("another program has unmounted {mount}; everything is drained");
+            return;
+        }
+        tracing::warn!(
+            "another program has unmounted {mount} with {} in {} undrained: the daemon drains them \
+             without its mount and then ends; the next mount of the store takes over",
+            units::bytes(progress.total - progress.done),
+            units::files(progress.files)
+        );
+    }
+
+    /// The session has ended: if another program has unmounted it, drains what is left. Returns when
+    /// that is done, or a second signal or command ends it.
+    pub fn linger(&self) {
+        self.leave();
+        let hurry = || self.hurry.load(Ordering::Acquire);
+        while matches!(*self.state.lock(), State::Left) && !hurry() {
+            let handle = self.flusher.drain(Selection::All);
+            match handle.wait_with(None, |_| !hurry()) {
+                Verdict::Drained => return,
+                // It is tried again by itself, and `status` shows why.
+                _ if !hurry() => std::thread::sleep(AGAIN),
+                _ => {}
+            }
+        }
+    }
+
+    /// The next daemon of this store wants it. Refused while this one has its mount.
+    pub fn hand_over(&self) -> Result<Closing, Refusal> {
+        if self.is_serving() {
+            let mount = self.mount.display();
+            return Err(Refusal::new(Reason::Busy, format!("{mount} is mounted")));
+        }
+        self.hurry();
+        self.session.lock().give_up = Some(Instant::now());
+        self.session_changed.notify_all();
+        Ok(self.until_closed())
+    }
+
     /// Ends the mount, or says why not. `watch` returns false when the asker has gone.
     pub fn stop(
         &self,
@@ -141,32 +255,55 @@ impl Lifecycle {
     ) -> Result<Closing, Refusal> {
         let one = match stop {
             // The first signal's drain is being cut short: its unmount comes first.
-            Stop::Now => self.stopping.lock(),
+            Stop::Now => match self.stopping.try_lock_for(CUT) {
+                Some(one) => one,
+                None => {
+                    // Whatever holds it up, no request of the mount does so from here on.
+                    self.abort();
+                    self.stopping.lock()
+                }
+            },
             _ => self.stopping.try_lock().ok_or_else(|| {
                 Refusal::new(Reason::Busy, "another umount of this mount is under way")
             })?,
         };
-        if matches!(*self.state.lock(), State::Serving) {
-            let drained = stop == Stop::Drain && self.drain(deadline, watch)?;
+        let before = match *self.state.lock() {
+            State::Serving => Some("still mounted"),
+            State::Left => Some("not mounted any more, and the daemon goes on"),
+            _ => None,
+        };
+        if let Some(before) = before {
+            let drained = stop == Stop::Drain && self.drain(before, deadline, watch)?;
+            if !drained && !self.is_serving() {
+                self.hurry();
+            }
             self.take_away(stop)?;
             let mut state = self.state.lock();
             if matches!(*state, State::Serving) {
                 *state = State::Unmounted { drain: drained };
             }
+            drop(state);
+            self.end_session();
         }
         drop(one);
+        Ok(self.until_closed())
+    }
+
+    fn until_closed(&self) -> Closing {
         let mut state = self.state.lock();
         loop {
             if let State::Closed(closing) = &*state {
-                return Ok(closing.clone());
+                return closing.clone();
             }
             self.changed.wait(&mut state);
         }
     }
 
-    /// False when the drain was cut short by someone in a hurry.
+    /// False when the drain was cut short by someone in a hurry. `now` says what has become of the
+    /// mount if it fails.
     fn drain(
         &self,
+        now: &str,
         deadline: Option<Instant>,
         watch: &mut dyn FnMut(&Progress) -> bool,
     ) -> Result<bool, Refusal> {
@@ -198,7 +335,7 @@ impl Lifecycle {
                 Refusal::new(
                     Reason::Failed,
                     format!(
-                        "{} cannot be drained ({why}); still mounted. Mend that and try again, or leave the data in the store with --keep",
+                        "{} cannot be drained ({why}); {now}. Mend that and try again, or leave the data in the store with --keep",
                         units::files(progress.files)
                     ),
                 )
@@ -206,7 +343,7 @@ impl Lifecycle {
             _ => Refusal::new(
                 Reason::StillDirty,
                 format!(
-                    "{} in {} are not drained yet; still mounted. Give it more time, or leave the data in the store with --keep",
+                    "{} in {} are not drained yet; {now}. Give it more time, or leave the data in the store with --keep",
                     units::bytes(left),
                     units::files(progress.files)
                 ),
@@ -215,7 +352,8 @@ impl Lifecycle {
     }
 
     fn take_away(&self, stop: Stop) -> Result<(), Refusal> {
-        match (self.unmount)(false) {
+        // One that was left may be in the tree still, with its connection ended from outside.
+        match self.point.unmount(!self.is_serving()) {
             Ok(()) | Err(UnmountFailure::Gone) => Ok(()),
             Err(UnmountFailure::Busy) if stop == Stop::Now => self.cut_off(),
             Err(failure) => Err(self.refusal(failure)),
@@ -226,19 +364,25 @@ impl Lifecycle {
     /// is acknowledged, so nothing acknowledged is lost.
     fn cut_off(&self) -> Result<(), Refusal> {
         tracing::warn!("the mount is in use and is cut off all the same");
-        let aborted = holders::device(&self.mount)
-            .and_then(abort_connection)
-            .or_else(|_| force(&self.mount));
-        if let Err(error) = aborted {
+        self.abort();
+        match self.point.unmount(true) {
+            Ok(()) | Err(UnmountFailure::Gone) => Ok(()),
+            Err(failure) => Err(self.refusal(failure)),
+        }
+    }
+
+    /// From here on the kernel answers for the mount.
+    fn abort(&self) {
+        if let Err(error) = self.point.abort() {
             tracing::info!(%error, "the connection ends with the daemon");
         }
-        match (self.unmount)(true) {
-            Ok(()) | Err(UnmountFailure::Gone) => {}
-            Err(failure) => return Err(self.refusal(failure)),
-        }
+        self.session.lock().cut = true;
+    }
+
+    /// The mount is gone: so is the session, before long.
+    fn end_session(&self) {
         self.session.lock().give_up = Some(Instant::now() + CUT);
         self.session_changed.notify_all();
-        Ok(())
     }
 
     fn refusal(&self, failure: UnmountFailure) -> Refusal {
@@ -260,15 +404,16 @@ impl Lifecycle {
 
     /// Processes that hold the mount now.
     pub fn holders(&self) -> Vec<holders::Holder> {
-        match holders::device(&self.mount) {
-            Ok(dev) => holders::find(dev, &[std::process::id() as i32]),
-            Err(_) => Vec::new(),
+        if self.session.lock().over {
+            // Another file system may have its number by now.
+            return Vec::new();
         }
+        holders::find(self.point.device(), &[std::process::id() as i32])
     }
 
     /// The start failed half way: the mount goes, at once.
     pub fn abandon(&self) {
-        if let Err(failure) = (self.unmount)(true) {
+        if let Err(failure) = self.point.unmount(true) {
             tracing::error!(?failure, "the mount could not be taken away again");
         }
     }
@@ -320,23 +465,4 @@ impl Lifecycle {
         *self.state.lock() = State::Closed(closing);
         self.changed.notify_all();
     }
-}
-
-/// `umount -f`, which ends the connection of a FUSE mount and fails on a busy one all the same.
-fn force(mount: &Path) -> io::Result<()> {
-    let flags = MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW;
-    match umount2(mount, flags) {
-        Ok(()) | Err(Errno::EBUSY) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Ends a FUSE connection from outside: the kernel answers for it from now on.
-fn abort_connection(device: u64) -> io::Result<()> {
-    let minor = nix::sys::stat::minor(device);
-    let path = format!("/sys/fs/fuse/connections/{minor}/abort");
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open(path)?
-        .write_all(b"1")
 }

@@ -9,14 +9,16 @@
 //!
 //! # End
 //!
-//! Whatever the reason (umount, a signal, somebody else's `umount(8)`), the last steps are the
-//! same: the drain stops, the store is checkpointed and closed, the socket goes. Killed anywhere
+//! Whatever the reason (umount, a signal, another program's `umount(8)`, after which what is left is
+//! drained), the last steps are the same: the drain stops, the store is checkpointed and closed, the socket goes. Killed anywhere
 //! in between, the store still has every acknowledged byte.
 
 pub mod daemonize;
 mod layout;
 mod lifecycle;
+mod mount_table;
 pub mod privileges;
+mod probe;
 mod signals;
 mod verbs;
 pub mod wiring;
@@ -26,17 +28,18 @@ use crate::control::server::Server;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
 use forebay_fs::Backing;
-use layout_index::{RealDisk, Store, StoreOptions};
+use layout_index::{Peers, RealDisk, Store, StoreOptions};
 use lifecycle::Lifecycle;
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::Node;
 
-/// Replies that are still being sent when the daemon ends get this long.
+/// Replies that are still being sent when the daemon ends get this long, and so does a word to other
+/// nodes.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Mounts, serves and ends. `ready` is called once, when the mount answers.
-pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
+/// Mounts, serves and ends. `ready` is called once, when the mount answers, with what the mounting user should know.
+pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Result<()> {
     let signals = signals::block()?;
     privileges::trim()?;
     let pages = wiring::page_dropper(settings)?;
@@ -45,6 +48,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
 
     let backing = wiring::open_backing(&settings.backing)?;
     let (store, report) = open_store(settings)?;
+    let mut unbinding = Unbinding(store.is_fresh().then(|| store.clone()));
     if report.undrained > 0 {
         tracing::info!(
             files = report.files,
@@ -59,7 +63,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
     drop_lost(&backing, &store);
     let parts = wiring::assemble(settings, backing, store.clone(), pages)?;
     let lifecycle = Arc::new(Lifecycle::new(
-        parts.unmount,
+        parts.point,
         parts.flusher.clone(),
         settings.mount.clone(),
     ));
@@ -84,8 +88,10 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
             return Err(failure);
         }
     };
-    signals::listen(signals, lifecycle.clone(), settings.foreground)?;
-    if let Err(failure) = answers(settings) {
+    let started = signals::listen(signals, lifecycle.clone(), settings.log_file.clone())
+        .and_then(|()| answers(settings))
+        .and_then(|()| mount_table::watch(lifecycle.clone()));
+    if let Err(failure) = started {
         lifecycle.abandon();
         return Err(failure);
     }
@@ -96,16 +102,17 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
         node = settings.node,
         "mounted"
     );
-    ready();
+    unbinding.0 = None;
+    if let Some(doubt) = &parts.doubt {
+        tracing::warn!("{doubt}");
+    }
+    ready(parts.doubt);
 
     let ended = lifecycle.wait(parts.wait);
+    lifecycle.linger();
     let closing = lifecycle.close(&store, ended);
-    if let Some(peers) = &parts.peers
-        && let Err(error) = peers.leave()
-        // The backing is gone, and with it those who could wait.
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(%error, "other nodes wait for this one's lease");
+    if let Some(peers) = parts.peers {
+        leave(peers);
     }
     if let Err(error) = place.retract() {
         tracing::warn!(%error, "the control socket could not be removed");
@@ -115,6 +122,28 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce()) -> Result<()> {
     match closing.error {
         None => Ok(()),
         Some(message) => Err(Failure::failed(message)),
+    }
+}
+
+/// Other nodes need not wait for this one's lease. They do if the backing does not take that word.
+fn leave(peers: Arc<Peers>) {
+    let (said, heard) = std::sync::mpsc::channel();
+    let leaving = std::thread::Builder::new()
+        .name("forebay-leave".into())
+        .spawn(move || {
+            if said.send(peers.leave()).is_err() {
+                tracing::debug!("the shared directory answered late");
+            }
+        });
+    let error = match (leaving, heard.recv_timeout(FAREWELL)) {
+        (_, Ok(Ok(()))) => return,
+        (_, Ok(Err(error))) => error,
+        (Ok(_), Err(_)) => std::io::ErrorKind::TimedOut.into(),
+        (Err(error), Err(_)) => error,
+    };
+    // If the backing is gone, no other node can wait.
+    if error.kind() != std::io::ErrorKind::NotFound {
+        tracing::warn!(%error, "other nodes wait for this one's lease");
     }
 }
 
@@ -132,6 +161,17 @@ fn open_store(settings: &MountSettings) -> Result<(Arc<Store>, layout_index::Rec
     Ok((store, report))
 }
 
+/// A new store is not bound to the backing of a mount that failed.
+struct Unbinding(Option<Arc<Store>>);
+
+impl Drop for Unbinding {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.take().map(|store| store.release()) {
+            tracing::warn!(%error, "the new store stays bound to the backing of this mount");
+        }
+    }
+}
+
 fn bind(settings: &MountSettings, place: &Place) -> Result<std::os::unix::net::UnixListener> {
     let info = Info {
         pid: std::process::id(),
@@ -139,6 +179,7 @@ fn bind(settings: &MountSettings, place: &Place) -> Result<std::os::unix::net::U
         mount: settings.mount.clone(),
         store: settings.store.clone(),
         backing: settings.backing.clone(),
+        settings: settings.digest(),
     };
     place.publish(&info).map_err(|e| {
         Failure::failed(format!(

@@ -1,11 +1,14 @@
-//! SIGTERM and SIGINT do what `forebay umount` does; the second one does `--keep`.
+//! SIGTERM and SIGINT do what `forebay umount` does; the second one does `--keep`. SIGHUP opens the log
+//! again, and never unmounts: log rotation sends it, and so does the end of a terminal.
 //!
 //! They are blocked in every thread and taken by one that waits for them, so that no handler code
 //! runs at an arbitrary instant.
 
 use super::lifecycle::{Lifecycle, Stop};
 use crate::exit_codes::{Failure, Result};
+use crate::logging;
 use nix::sys::signal::{SigSet, Signal};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub struct Blocked(SigSet);
@@ -21,15 +24,18 @@ pub fn block() -> Result<Blocked> {
     Ok(Blocked(set))
 }
 
-pub fn listen(blocked: Blocked, lifecycle: Arc<Lifecycle>, foreground: bool) -> Result<()> {
+/// `log` is the log file, if there is one.
+pub fn listen(blocked: Blocked, lifecycle: Arc<Lifecycle>, log: Option<PathBuf>) -> Result<()> {
     std::thread::Builder::new()
         .name("forebay-signals".into())
         .spawn(move || {
             let mut count = 0;
             loop {
                 match blocked.0.wait() {
-                    // In the background there is no terminal whose end could mean anything.
-                    Ok(Signal::SIGHUP) if !foreground => continue,
+                    Ok(Signal::SIGHUP) => {
+                        reopen(log.as_deref());
+                        continue;
+                    }
                     Ok(signal) => tracing::info!(%signal, "told to unmount"),
                     Err(nix::errno::Errno::EINTR) => continue,
                     Err(error) => {
@@ -45,6 +51,14 @@ pub fn listen(blocked: Blocked, lifecycle: Arc<Lifecycle>, foreground: bool) -> 
         .map_err(|e| Failure::failed(format!("no thread for signals: {e}")))
 }
 
+fn reopen(log: Option<&Path>) {
+    match log.map(logging::reopen) {
+        Some(Ok(())) => tracing::info!("told to open the log again"),
+        Some(Err(error)) => tracing::warn!("{error}; the old one is used"),
+        None => tracing::info!("told to open the log again; it is standard error and stays"),
+    }
+}
+
 fn on_signal(lifecycle: &Arc<Lifecycle>, count: u32) {
     let stop = if count == 1 { Stop::Drain } else { Stop::Now };
     if stop == Stop::Now {
@@ -55,7 +69,7 @@ fn on_signal(lifecycle: &Arc<Lifecycle>, count: u32) {
         .name("forebay-stop".into())
         .spawn(move || {
             if let Err(refusal) = lifecycle.stop(stop, None, &mut |_| true) {
-                tracing::info!("still mounted: {}", refusal.message);
+                tracing::info!("not ended: {}", refusal.message);
                 for holder in &refusal.holders {
                     tracing::info!(
                         pid = holder.pid,

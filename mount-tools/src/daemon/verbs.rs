@@ -4,21 +4,21 @@
 //! A file is found by its inode number among the files that have undrained data. One that is not
 //! among them is clean: there is nothing to drain, and its bytes are where `stat` says they are.
 
-use super::layout;
-use super::lifecycle::{Lifecycle, Stop};
+mod status;
+
+use super::lifecycle::{Closing, Lifecycle, Stop};
+use super::{layout, probe};
 use crate::control::peer::Peer;
 use crate::control::protocol::{
     DrainResult, DrainState, PrefetchResult, PrefetchState, Reason, Refusal, Reply, Request, Target,
 };
 use crate::control::server::Handler;
-use crate::report::{
-    Asked, DrainStatus, ErrorStatus, ExplainReport, FileStatus, Source, StatusReport, StoreStatus,
-};
+use crate::report::{Asked, ExplainReport};
 use crate::settings::MountSettings;
-use flusher::ost::{Fleet, FleetStatus};
+use flusher::ost::Fleet;
 use flusher::{Flusher, Progress, Selection, Verdict};
 use forebay_fs::{Explained, FsError, Prefetched};
-use layout_index::{File, FileId, RecoveryReport, Store, Totals};
+use layout_index::{File, FileId, RecoveryReport, Store};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub trait Names: Send + Sync {
 const MOST_FILES: usize = 1000;
 /// How often a client hears how far it is.
 const TELL: Duration = Duration::from_millis(100);
+/// Exact counting ends then: one user's many extents must not keep others from their answer.
+const COUNTING: Duration = Duration::from_millis(250);
 /// Errors named in one report.
 const MOST_ERRORS: usize = 200;
 
@@ -99,94 +101,6 @@ impl Node {
         match self.names.path_of(file.id()) {
             Some(path) => path.display().to_string(),
             None => format!("(file {})", file.id()),
-        }
-    }
-
-    fn status(&self, peer: Peer) -> StatusReport {
-        let mut files: Vec<(Arc<File>, u64)> = self
-            .dirty()
-            .into_iter()
-            .map(|f| {
-                let books = || f.stat().map_or(0, |s| s.undrained);
-                let undrained = f.count_undrained().unwrap_or_else(|_| books());
-                (f, undrained)
-            })
-            .collect();
-        // Counted file by file: the store's own sum lags behind the drain until its next merge.
-        let undrained = files.iter().map(|(_, undrained)| undrained).sum();
-        files.sort_by_key(|(f, undrained)| (std::cmp::Reverse(*undrained), f.id()));
-        let (mut mine, hidden): (Vec<_>, Vec<_>) = files
-            .into_iter()
-            .partition(|(f, _)| peer.may_touch(owner(f)));
-        let errors = mine
-            .iter()
-            .filter_map(|(f, _)| Some((f, self.flusher.trouble_of(f)?)))
-            .take(MOST_ERRORS)
-            .map(|(f, e)| ErrorStatus {
-                path: self.name(f),
-                message: e.message,
-            })
-            .collect();
-        let cut = mine.split_off(mine.len().min(MOST_FILES));
-        let unlisted = || hidden.iter().chain(&cut);
-        let mut recovery = self.recovery.clone();
-        if !peer.is_privileged() && !recovery.damaged.is_empty() {
-            // The sentences name other users' files.
-            recovery.damaged = vec![format!("{} damaged records", recovery.damaged.len())];
-        }
-        recovery.damaged.truncate(MOST_ERRORS);
-        StatusReport {
-            source: Source::Daemon,
-            version: env!("CARGO_PKG_VERSION").into(),
-            node: self.store.node().into(),
-            pid: Some(std::process::id()),
-            uptime: Some(self.started.elapsed().as_secs_f64()),
-            mount: Some(self.mount.clone()),
-            backing: self.backing.clone(),
-            targets: self.fleet.as_ref().map(target_status),
-            store: StoreStatus::new(
-                self.store.dir().into(),
-                &self.store.space(),
-                self.store.failure(),
-            ),
-            bytes: Totals {
-                undrained,
-                ..self.store.totals()
-            }
-            .into(),
-            kept: Some(self.store.kept().totals()),
-            more_files: unlisted().count(),
-            more_undrained: unlisted().map(|(_, undrained)| undrained).sum(),
-            files: mine.iter().map(|(f, n)| self.file_status(f, *n)).collect(),
-            open_handles: Some(self.names.open_handles()),
-            drain: Some(self.drain_status()),
-            errors,
-            recovery: Some(recovery),
-        }
-    }
-
-    fn file_status(&self, file: &File, undrained: u64) -> FileStatus {
-        FileStatus {
-            path: self.name(file),
-            id: file.id().to_string(),
-            size: file.shown().map_or(0, |s| s.size),
-            undrained,
-            uid: owner(file),
-            writers: Some(file.writers()),
-            error: self.flusher.trouble_of(file).map(|e| e.message),
-        }
-    }
-
-    fn drain_status(&self) -> DrainStatus {
-        let settings = self.flusher.settings();
-        let progress = self.flusher.progress();
-        DrainStatus {
-            policy: settings.policy,
-            rate: progress.rate,
-            rate_limit: settings.rate_limit,
-            eta: progress.eta,
-            concurrency: settings.concurrency,
-            active_files: progress.active.len(),
         }
     }
 
@@ -279,13 +193,16 @@ impl Node {
         let closing = self
             .lifecycle
             .stop(stop, deadline(timeout_ms), &mut watcher(progress))?;
-        match closing.error {
-            Some(error) => Err(Refusal::new(Reason::Failed, error)),
-            None => Ok(Reply::Unmounted {
-                undrained: closing.undrained,
-                files: closing.files,
-            }),
+        unmounted(closing)
+    }
+
+    fn hand_over(&self, peer: Peer) -> Result<Reply, Refusal> {
+        if !peer.is_privileged() {
+            return Err(denied(
+                "only root or the user who mounted it may take over the store",
+            ));
         }
+        self.lifecycle.hand_over().and_then(unmounted)
     }
 
     /// The backing has let the client open the file: that is the right to read it.
@@ -335,14 +252,27 @@ impl Node {
         Ok(Reply::Prefetch(PrefetchResult { state, read }))
     }
 
-    fn layout(&self, ino: u64, peer: Peer) -> Result<Reply, Refusal> {
+    fn layout(
+        &self,
+        ino: u64,
+        peer: Peer,
+        progress: &mut dyn FnMut(Reply) -> io::Result<()>,
+    ) -> Result<Reply, Refusal> {
         let file = self.dirty().into_iter().find(|f| f.id().ino == ino);
         if file.as_ref().is_some_and(|f| !peer.may_touch(owner(f))) {
             return Err(denied(
                 "only its owner or root may look at this file's layout",
             ));
         }
-        layout::of(file.as_deref())
+        let mut told = Instant::now();
+        let mut is_wanted = || {
+            let tell = told.elapsed() >= TELL;
+            if tell {
+                told = Instant::now();
+            }
+            !tell || progress(Reply::Progress(Progress::default())).is_ok()
+        };
+        layout::of(file.as_deref(), &mut is_wanted)
             .map(Reply::Layout)
             .map_err(|e| Refusal::new(Reason::Failed, e.to_string()))
     }
@@ -387,10 +317,12 @@ impl Handler for Node {
             } => self
                 .select(&target, peer)
                 .map(|selection| Reply::Drain(self.drain(selection, wait, timeout_ms, progress))),
-            Request::Layout { ino } => self.layout(ino, peer),
+            Request::Layout { ino } => self.layout(ino, peer, progress),
             Request::Explain { ino } => self.explain(ino, peer),
             Request::Prefetch { ino, since_ms } => self.prefetch(ino, since_ms, peer, progress),
+            Request::Probe { fresh } => probe::answer(self.fleet.as_ref(), fresh, peer, progress),
             Request::Umount { keep, timeout_ms } => self.umount(keep, timeout_ms, peer, progress),
+            Request::HandOver => self.hand_over(peer),
         };
         reply.unwrap_or_else(Reply::Refused)
     }
@@ -402,7 +334,17 @@ fn owner(file: &File) -> u32 {
     file.owner()
 }
 
-fn denied(message: &str) -> Refusal {
+fn unmounted(closing: Closing) -> Result<Reply, Refusal> {
+    match closing.error {
+        Some(error) => Err(Refusal::new(Reason::Failed, error)),
+        None => Ok(Reply::Unmounted {
+            undrained: closing.undrained,
+            files: closing.files,
+        }),
+    }
+}
+
+pub(super) fn denied(message: &str) -> Refusal {
     Refusal::new(Reason::Denied, message)
 }
 
@@ -415,11 +357,6 @@ fn is_below(path: &Path, dir: &Path) -> bool {
 }
 
 /// As it is now: what stalled since the drain last looked is dropped before it is shown.
-fn target_status(fleet: &Arc<Fleet>) -> FleetStatus {
-    fleet.tick(Instant::now());
-    fleet.status()
-}
-
 /// Errors for a message that must not grow without bound.
 fn messages(progress: &Progress) -> Vec<String> {
     let errors = progress.errors.iter().take(MOST_ERRORS);
@@ -441,24 +378,4 @@ fn watcher<'a>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn directories_match_by_whole_names() {
-        let below = |p: &str, d: &str| is_below(Path::new(p), Path::new(d));
-        assert!(below("a/b/c", "a/b"));
-        assert!(below("a/b", "a/b"));
-        assert!(below("anything", ""));
-        assert!(!below("a/bc", "a/b"));
-        assert!(!below("b/a", "a"));
-    }
-
-    #[test]
-    fn no_timeout_is_no_deadline_and_a_huge_one_neither() {
-        assert!(deadline(None).is_none());
-        assert!(deadline(Some(0)).is_some_and(|d| d <= Instant::now()));
-        // Half a billion years may or may not fit the clock; it must not panic.
-        assert!(deadline(Some(u64::MAX)).is_none_or(|d| d > Instant::now()));
-    }
-}
+mod tests;

@@ -1,8 +1,9 @@
 //! The one place where the file system and the drain meet: each gets the other's side as a trait
 //! object or a closure, and neither imports the other.
 
-use super::lifecycle::{Unmount, UnmountFailure};
+use super::lifecycle::{Point, UnmountFailure};
 use super::verbs::Names;
+use crate::coherence;
 use crate::exit_codes::{Failure, Result};
 use crate::settings::MountSettings;
 use caps::{CapSet, Capability};
@@ -10,9 +11,9 @@ use flusher::ost::{self, Fleet, InFlight, Kind, Ost, OstSettings, Provider, Prov
 use flusher::{Canonicals, Flusher, Osts};
 use forebay_fs::{
     Backing, Explained, FsError, MountOptions, Mounted, Others, Overlay, OverlayOptions,
-    PageDropper, Placement, Prefetched, Publisher, UnmountError,
+    PageDropper, Placement, Prefetched, Publisher, UnmountError, Unmounter,
 };
-use layout_index::commons::{Commons, Owner, Placing};
+use layout_index::commons::{Commons, Owner, Placing, Standing};
 use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyError, Store};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -32,7 +33,9 @@ pub struct Parts {
     pub fleet: Option<Arc<Fleet>>,
     pub names: Arc<dyn Names>,
     pub peers: Option<Arc<Peers>>,
-    pub unmount: Unmount,
+    /// Why nodes may not see each other's data through this backing.
+    pub doubt: Option<String>,
+    pub point: Box<dyn Point>,
     /// Waits until the session has ended.
     pub wait: Box<dyn FnOnce() -> io::Result<()> + Send>,
 }
@@ -87,6 +90,7 @@ pub fn join(
     store: &Store,
     lease: Duration,
     patience: Duration,
+    standing: Standing,
 ) -> Result<(Arc<Peers>, Vec<Arc<File>>)> {
     let failed = |e: io::Error| {
         Failure::failed(format!(
@@ -98,7 +102,21 @@ pub fn join(
         id: store.id(),
         run: store.run(),
     };
-    let commons = Commons::join(root, me, store.node(), lease).map_err(failed)?;
+    let commons = match Commons::join_with(root, me, store.node(), lease, standing) {
+        // There is nothing wrong with the directory, but with what else lives there.
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidInput
+            ) =>
+        {
+            return Err(Failure::failed(format!(
+                "store {}: {e}",
+                store.dir().display()
+            )));
+        }
+        other => other.map_err(failed)?,
+    };
     let peers = Peers::new(store, commons, patience);
     peers.keep_lease().map_err(failed)?;
     let owed = peers.resume().map_err(failed)?;
@@ -125,9 +143,15 @@ pub fn assemble(
     pages: Option<PageDropper>,
 ) -> Result<Parts> {
     let provider = provider(settings.ost_provider, &backing, &settings.osts)?;
+    let kind = provider.as_ref().map_or("backing", |p| p.kind());
+    let named = settings.osts.iter().map(|p| p.display().to_string());
+    let standing = Standing::new(store.home(), kind, named);
     let fleet = provider.map(|provider| Fleet::start(provider, settings.targets.clone()));
     let joined = match &settings.sharing {
-        Some(s) => Some(join(&backing, &store, s.lease, s.visibility_timeout)?),
+        Some(s) => {
+            let patience = s.visibility_timeout;
+            Some(join(&backing, &store, s.lease, patience, standing)?)
+        }
         None => None,
     };
     if let (Some((peers, _)), Some(fleet)) = (&joined, &fleet) {
@@ -138,6 +162,11 @@ pub fn assemble(
             .commons()
             .set_placing(Arc::new(Spreading { fleet, next }));
     }
+    let doubt = joined.as_ref().and_then(|(peers, _)| {
+        coherence::doubt(&settings.backing, settings.shared_locks, &|| {
+            peers.commons().can_map()
+        })
+    });
     let (peers, owed) = joined.map_or((None, Vec::new()), |(peers, owed)| (Some(peers), owed));
     let osts = osts(
         fleet.as_ref(),
@@ -178,7 +207,10 @@ pub fn assemble(
     let mounted = forebay_fs::mount(overlay, &settings.mount, &options, pages).map_err(|e| {
         Failure::failed(format!("cannot mount at {}: {e}", settings.mount.display()))
     })?;
-    Ok(parts(mounted, flusher, view, fleet, peers))
+    Ok(Parts {
+        doubt,
+        ..parts(mounted, flusher, view, fleet, peers)
+    })
 }
 
 fn parts(
@@ -188,20 +220,36 @@ fn parts(
     fleet: Option<Arc<Fleet>>,
     peers: Option<Arc<Peers>>,
 ) -> Parts {
-    let unmounter = mounted.unmounter();
     Parts {
         flusher,
         peers,
         fleet,
         names,
-        unmount: Box::new(move |lazy| {
-            unmounter.unmount(lazy).map_err(|e| match e {
-                UnmountError::Busy(_) => UnmountFailure::Busy,
-                UnmountError::NotMounted(_) => UnmountFailure::Gone,
-                other => UnmountFailure::Other(other.to_string()),
-            })
-        }),
+        doubt: None,
+        point: Box::new(mounted.unmounter()),
         wait: Box::new(move || mounted.wait()),
+    }
+}
+
+impl Point for Unmounter {
+    fn unmount(&self, lazy: bool) -> Result<(), UnmountFailure> {
+        self.unmount(lazy).map_err(|e| match e {
+            UnmountError::Busy(_) => UnmountFailure::Busy,
+            UnmountError::NotMounted(_) => UnmountFailure::Gone,
+            other => UnmountFailure::Other(other.to_string()),
+        })
+    }
+
+    fn is_mounted(&self) -> io::Result<bool> {
+        self.is_mounted()
+    }
+
+    fn device(&self) -> u64 {
+        self.device()
+    }
+
+    fn abort(&self) -> io::Result<()> {
+        forebay_fs::abort_connection(self.device())
     }
 }
 
@@ -321,16 +369,20 @@ impl Publisher for Publishing {
         self.flusher.publish(file)
     }
 
-    fn deliver(&self, file: &Arc<File>) -> std::result::Result<(), StickyError> {
-        self.flusher.deliver(file, self.deadline(file))
+    fn deliver(
+        &self,
+        file: &Arc<File>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> std::result::Result<(), StickyError> {
+        self.flusher.deliver(file, self.deadline(file), goes_on)
     }
 
     fn owes(&self, file: &Arc<File>) {
         self.flusher.owes(file);
     }
 
-    fn settle(&self, file: &Arc<File>) -> bool {
-        self.flusher.settle(file, self.deadline(file))
+    fn settle(&self, file: &Arc<File>, goes_on: &dyn Fn() -> bool) -> bool {
+        self.flusher.settle(file, self.deadline(file), goes_on)
     }
 }
 

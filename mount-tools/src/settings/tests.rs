@@ -39,7 +39,7 @@ fn defaults_are_filled_in() {
         .resolve(&["--store", "@/store", "--ost", "@/ost"])
         .unwrap();
     assert_eq!(settings.backing, settings.mount);
-    assert_eq!(settings.log_file, settings.store.join("forebay.log"));
+    assert_eq!(settings.log_file, Some(settings.store.join("forebay.log")));
     assert_eq!(settings.index_memory, INDEX_MEMORY);
     assert_eq!(settings.drain.rate_limit, None);
     assert!(settings.shared_locks);
@@ -106,7 +106,13 @@ fn a_store_is_private() {
     make_store(&store).unwrap();
     assert_eq!(std::fs::metadata(&store).unwrap().mode() & 0o777, 0o700);
     make_store(&store).unwrap();
-    std::fs::set_permissions(&store, PermissionsExt::from_mode(0o755)).unwrap();
+    let open = || std::fs::set_permissions(&store, PermissionsExt::from_mode(0o755)).unwrap();
+    open();
+    make_store(&store).unwrap();
+    let mode = std::fs::metadata(&store).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o700, "it was empty");
+    std::fs::write(store.join("file"), "").unwrap();
+    open();
     assert!(
         make_store(&store)
             .unwrap_err()

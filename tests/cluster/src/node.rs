@@ -243,9 +243,9 @@ impl<'a> OnNode<'a> {
             .map_err(|e| Failure::failed(format!("node {}: {e}", self.name())))
     }
 
-    /// Takes away the mount of a daemon that runs no more; fine if there is none.
+    /// Takes away the mount of a daemon that runs no more; fine if there is none. Data stays in its store.
     pub fn clear_dead_mount(&self) -> Result<()> {
-        match self.umount(&[], PATIENCE) {
+        match self.umount(&["--keep"], PATIENCE) {
             Err(failure) if failure.code != Code::NotThere => Err(failure),
             _ => Ok(()),
         }

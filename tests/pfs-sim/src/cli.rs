@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Common};
 use crate::layout::{ANY, STRIPE_UNIT, Wish};
-use crate::mount::{self, BigRequests, Mounted};
+use crate::mount::{self, BigRequests, Look, Mounted};
 use crate::ops::{Clients, Pfs};
 use crate::settings::{Failure, OstSettings, nanos};
 use crate::units;
@@ -37,6 +37,8 @@ pub struct Cli {
     /// Where to mount it
     #[arg(required = true)]
     mountpoints: Vec<PathBuf>,
+    #[command(flatten)]
+    look: Look,
     /// How many OSTs
     #[arg(long, default_value_t = 16)]
     osts: usize,
@@ -79,6 +81,9 @@ pub struct Cli {
     /// Refuse to open files with O_DIRECT, as some file systems do
     #[arg(long)]
     no_direct: bool,
+    /// Answer ESTALE about files that have lost their last name and are not open
+    #[arg(long)]
+    forgets_removed: bool,
     /// What a client is, where locks are concerned
     #[arg(long, value_enum, default_value = "mount")]
     clients: Clients,
@@ -193,6 +198,7 @@ impl Cli {
             rmw_unit: self.rmw_unit,
             write_behind: self.write_behind,
             no_direct: self.no_direct,
+            forgets_removed: self.forgets_removed,
         }
     }
 }
@@ -269,7 +275,14 @@ fn mount_all(cli: &Cli, pfs: &Arc<Pfs>) -> Result<Vec<Mounted>, String> {
     });
     let mut mounted: Vec<Mounted> = Vec::new();
     for (index, mountpoint) in cli.mountpoints.iter().enumerate() {
-        match mount::mount(pfs, index, mountpoint, cli.threads, cli.max_request) {
+        match mount::mount(
+            pfs,
+            index,
+            mountpoint,
+            cli.threads,
+            cli.max_request,
+            &cli.look,
+        ) {
             Ok(one) => mounted.push(one),
             Err(e) => {
                 for done in &mounted {

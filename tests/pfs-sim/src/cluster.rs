@@ -27,6 +27,8 @@ pub struct Common {
     pub write_behind: u64,
     /// Files cannot be opened with O_DIRECT.
     pub no_direct: bool,
+    /// As NFS and GlusterFS do: see `Pfs::known_node`.
+    pub forgets_removed: bool,
 }
 
 impl Common {

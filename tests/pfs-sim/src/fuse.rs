@@ -32,6 +32,8 @@ pub struct Adapter {
     pub pfs: Arc<Pfs>,
     pub mount: usize,
     pub max_request: u32,
+    /// Files can be mapped to be shared.
+    pub maps: bool,
 }
 
 impl Filesystem for Adapter {
@@ -47,6 +49,9 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
+            if flag == InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP && !self.maps {
+                continue;
+            }
             if config.add_capabilities(flag).is_err() {
                 eprintln!("pfs-sim: the kernel has no {flag:?}");
             }
@@ -82,7 +87,7 @@ impl Filesystem for Adapter {
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let found = match virtual_attr(ino.0) {
             Some(attr) => Ok(attr),
-            None => self.pfs.node(ino.0).map(|node| attr(&node)),
+            None => self.pfs.known_node(ino.0).map(|node| attr(&node)),
         };
         match found {
             Ok(attr) => reply.attr(&TTL, &attr),

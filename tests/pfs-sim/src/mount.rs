@@ -17,6 +17,17 @@ use std::sync::Arc;
 const DEVICE: &str = "/dev/fuse";
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
+/// As what it shows itself.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Look {
+    /// Be mounted as another file system: its name after "fuse."
+    #[arg(long, default_value = "pfs-sim")]
+    pub subtype: String,
+    /// Refuse shared mappings, as file systems do that keep nothing in the page cache
+    #[arg(long)]
+    pub no_mmap: bool,
+}
+
 /// A mounted session that does not yet answer.
 pub struct Mounted {
     pub session: Session<Adapter>,
@@ -29,6 +40,7 @@ pub fn mount(
     mountpoint: &Path,
     threads: usize,
     max_request: u32,
+    look: &Look,
 ) -> io::Result<Mounted> {
     let mountpoint = mountpoint.canonicalize()?;
     let device = open_device()?;
@@ -39,7 +51,7 @@ pub fn mount(
     nix::mount::mount(
         Some("pfs-sim"),
         &mountpoint,
-        Some("fuse.pfs-sim"),
+        Some(format!("fuse.{}", look.subtype).as_str()),
         MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
         Some(data.as_str()),
     )?;
@@ -47,6 +59,7 @@ pub fn mount(
         pfs: pfs.clone(),
         mount: index,
         max_request,
+        maps: !look.no_mmap,
     };
     let mut config = Config::default();
     config.acl = SessionACL::All;

@@ -102,6 +102,19 @@ impl Pfs {
         self.tree.read().node(ino)
     }
 
+    /// The same, and ESTALE of one that has no name and is not open, if such are forgotten.
+    pub fn known_node(&self, ino: u64) -> Result<Arc<Node>, Errno> {
+        let node = self.node(ino)?;
+        let gone = {
+            let attrs = node.attrs.lock();
+            attrs.nlink == 0 && attrs.opens == 0
+        };
+        match gone && self.cluster.common.forgets_removed {
+            true => Err(Errno::ESTALE),
+            false => Ok(node),
+        }
+    }
+
     pub fn handle(&self, fh: u64) -> Result<Arc<Handle>, Errno> {
         self.handles.read().get(&fh).cloned().ok_or(Errno::EBADF)
     }

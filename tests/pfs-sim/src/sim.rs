@@ -74,8 +74,19 @@ impl Builder {
     }
 
     /// Opening with O_DIRECT is refused.
-    pub fn no_direct(mut self) -> Self {
-        self.args.push("--no-direct".into());
+    pub fn no_direct(self) -> Self {
+        self.flag("no-direct")
+    }
+
+    /// An option without a value.
+    pub fn flag(mut self, name: &str) -> Self {
+        self.args.push(format!("--{name}").into());
+        self
+    }
+
+    /// A file that has lost its last name and is not open is not known any more: ESTALE.
+    pub fn forgets_removed(mut self) -> Self {
+        self.args.push("--forgets-removed".into());
         self
     }
 

@@ -21,6 +21,7 @@ impl Worker {
             return self.open();
         }
         let did = format!("create {name}");
+        let began = now();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -29,6 +30,7 @@ impl Worker {
             .open(self.dir.join(&name))
             .map_err(fail(did.clone()))?;
         let node = self.tree.create(&name, 0o644);
+        self.tree.node(node).mtime = Mtime::Since(began);
         self.keep(file, node);
         Ok(did)
     }

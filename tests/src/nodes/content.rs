@@ -12,6 +12,9 @@ const SHOWN: usize = 160;
 /// A backing may date a change by a clock that ticks, and a store by one that does not.
 const TICK: i64 = 20_000_000;
 
+/// Holes that a check looks for.
+const HOLES: usize = 12;
+
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     pub data: Vec<u8>,
@@ -116,6 +119,11 @@ impl Content {
         if meta.len() != self.size() {
             return Err(format!("size {}, expected {}", meta.len(), self.size()));
         }
+        let end = sys::seek(file, 0, libc::SEEK_END).map_err(|e| format!("seek: {e}"))?;
+        if end != Some(self.size()) {
+            return Err(format!("its end is {end:?}, expected {}", self.size()));
+        }
+        self.check_blocks(file, &meta)?;
         if sys::mtime(&meta) != self.mtime {
             let (got, want) = (sys::mtime(&meta), self.mtime);
             return Err(format!("mtime {got}, expected {want}"));
@@ -123,6 +131,31 @@ impl Content {
         if meta.nlink() != self.links {
             let (got, want) = (meta.nlink(), self.links);
             return Err(format!("{got} links, expected {want}"));
+        }
+        Ok(())
+    }
+
+    /// Tools that leave out holes leave out no data: there are blocks for all of it, and no hole has any.
+    fn check_blocks(&self, file: &File, meta: &std::fs::Metadata) -> Result<(), String> {
+        let data = self.data.iter().filter(|byte| **byte != 0).count() as u64;
+        let allocated = meta.blocks() * 512;
+        if allocated < data {
+            return Err(format!("{allocated} bytes in blocks, {data} of data"));
+        }
+        let mut at = 0;
+        for _ in 0..HOLES {
+            let seek = |from, whence| {
+                sys::seek(file, from, whence).map_err(|e| format!("seek from {from}: {e}"))
+            };
+            let next = seek(at, libc::SEEK_DATA)?.unwrap_or(self.size());
+            let hole = self.slice(at, next.saturating_sub(at));
+            if let Some(i) = hole.iter().position(|byte| *byte != 0) {
+                return Err(format!("a hole from {at} to {next} has data at byte {i}"));
+            }
+            if next >= self.size() {
+                break;
+            }
+            at = seek(next, libc::SEEK_HOLE)?.unwrap_or(self.size());
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! exactly one content that every node is promised to show, and all of them are asked. Daemons are
 //! killed and started again in between, within turns and while others look.
 
+mod appends;
 mod below;
 mod content;
 mod names;

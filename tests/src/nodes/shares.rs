@@ -165,7 +165,7 @@ impl World {
 
     /// One of several changes that ran side by side dates the file, the same for all once every node
     /// has waited for what the others have announced.
-    fn agree_on_mtime(&mut self, id: usize, paths: &[std::path::PathBuf]) {
+    pub(super) fn agree_on_mtime(&mut self, id: usize, paths: &[std::path::PathBuf]) {
         for (node, path) in paths.iter().enumerate().rev() {
             let dated = File::open(path).and_then(|file| file.metadata());
             let meta = self.require(id, node, dated.map_err(|e| format!("stat: {e}")));

@@ -4,8 +4,8 @@ use super::content::Content;
 use super::world::{Held, LARGEST, World};
 use crate::locks::{How, lock, unlock};
 use crate::sys;
-use crate::wait::{LONG, wait_until};
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 /// The most operations of a turn, less one. All nodes look at the whole file after each turn, and after
@@ -17,6 +17,8 @@ struct Turn {
     node: usize,
     id: usize,
     file: File,
+    /// Its writes go to the end of the file, wherever they are meant to go.
+    appends: bool,
     locked: Option<How>,
     changed: bool,
     may_hold: bool,
@@ -61,6 +63,7 @@ impl World {
             node,
             id,
             file,
+            appends: false,
             locked: None,
             changed: true,
             may_hold: true,
@@ -77,6 +80,7 @@ impl World {
                 node,
                 id,
                 file,
+                appends: false,
                 locked: None,
                 changed: false,
                 may_hold: true,
@@ -91,12 +95,24 @@ impl World {
             return turn;
         }
         let cut = self.rng.one_in(12);
+        let appends = self.rng.one_in(4);
+        let mut flags = if cut { libc::O_TRUNC } else { 0 };
+        if appends {
+            flags |= libc::O_APPEND;
+        }
+        if appends && self.rng.one_in(3) {
+            flags |= libc::O_DIRECT;
+        }
         let opened = OpenOptions::new()
             .read(true)
             .write(true)
-            .truncate(cut)
+            .custom_flags(flags)
             .open(self.path(node, name));
-        self.note(id, node, format!("open {name}, O_TRUNC: {cut}"));
+        self.note(
+            id,
+            node,
+            format!("open {name}, O_TRUNC: {cut}, O_APPEND: {appends}"),
+        );
         let file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
         if cut {
             self.files[id].cut(0);
@@ -105,9 +121,10 @@ impl World {
             node,
             id,
             file,
+            appends,
             locked: None,
             changed: cut,
-            may_hold: true,
+            may_hold: !appends,
         };
         if self.rng.one_in(5) {
             self.lock(&mut turn);
@@ -118,13 +135,8 @@ impl World {
     fn lock(&mut self, turn: &mut Turn) {
         let how = *self.rng.pick(&How::ALL);
         self.note(turn.id, turn.node, format!("lock {how:?}"));
-        // The locks of an open file go some time after its close.
-        let locked = wait_until("the last holder's lock is gone", LONG, || {
-            match lock(&turn.file, how) {
-                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => None,
-                other => Some(other.map_err(|e| format!("lock: {e}"))),
-            }
-        });
+        // Whatever held one was closed or unlocked before: this must not fail (S3.2).
+        let locked = lock(&turn.file, how).map_err(|e| format!("lock: {e}"));
         self.require(turn.id, turn.node, locked);
         turn.locked = Some(how);
     }
@@ -134,6 +146,7 @@ impl World {
         let (id, node) = (turn.id, turn.node);
         let size = self.files[id].size();
         match self.rng.below(100) {
+            0..45 if turn.appends || self.rng.one_in(5) => self.append(turn),
             0..45 => {
                 let at = self
                     .rng
@@ -181,9 +194,11 @@ impl World {
                 self.note(id, node, "fstat".into());
                 let meta = turn.file.metadata().map_err(|e| format!("fstat: {e}"));
                 let got = self.require(id, node, meta).len();
-                let same = (got == size)
+                let end = sys::seek(&turn.file, 0, libc::SEEK_END);
+                let end = self.require(id, node, end.map_err(|e| format!("lseek: {e}")));
+                let same = (got == size && end == Some(size))
                     .then_some(())
-                    .ok_or(format!("size {got}, expected {size}"));
+                    .ok_or(format!("size {got}, end {end:?}, expected {size}"));
                 self.require(id, node, same);
             }
             _ => match turn.locked.take() {
@@ -191,6 +206,29 @@ impl World {
                 None => self.lock(turn),
             },
         }
+    }
+
+    /// In one of the ways that programs have. The bytes are behind all that the turn knows of.
+    fn append(&mut self, turn: &mut Turn) {
+        let (id, node) = (turn.id, turn.node);
+        let size = self.files[id].size();
+        let len = self.rng.size(50_000.min(LARGEST.saturating_sub(size)));
+        let bytes = self.rng.bytes(len as usize);
+        let once = !turn.appends && self.rng.one_in(2);
+        self.note(id, node, format!("append {len}, RWF_APPEND: {once}"));
+        let set = |append| match turn.appends {
+            true => Ok(()),
+            false => sys::set_append(&turn.file, append),
+        };
+        let done = match once {
+            true => sys::append_once(&turn.file, &bytes),
+            false => set(true)
+                .and_then(|()| (&turn.file).write_all(&bytes))
+                .and_then(|()| set(false)),
+        };
+        self.require(id, node, done.map_err(|e| format!("append: {e}")));
+        self.files[id].write(size, &bytes);
+        turn.changed |= len > 0;
     }
 
     fn sync(&mut self, turn: &mut Turn, what: &str) {
@@ -228,6 +266,7 @@ impl World {
             .write(true)
             .open(self.path(node, name));
         turn.file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
+        turn.appends = false;
         turn.locked = None;
         self.date(turn);
         self.check(id, node, &turn.file);
@@ -288,6 +327,7 @@ impl World {
                 node,
                 id,
                 file,
+                appends: false,
                 locked: None,
                 changed: false,
                 may_hold: false,

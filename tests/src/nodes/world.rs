@@ -96,7 +96,8 @@ impl World {
     /// One turn of some node, or of all of them.
     pub fn turn(&mut self) {
         let kind = match self.rng.below(100) {
-            0..52 => self.alone(),
+            0..46 => self.alone(),
+            46..52 => self.appends(),
             52..63 => self.under_locks(),
             63..73 => self.shares(),
             73..86 => self.change_names(),

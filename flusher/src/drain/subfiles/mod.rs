@@ -57,8 +57,9 @@ pub(crate) enum Pace {
 /// What became of a file's bytes in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// They are not to go to subfiles, or no OST takes them: the second phase takes all there is.
-    Not,
+    /// They are not to go to subfiles, or no OST takes them: the second phase takes all there is. With
+    /// what an OST said to it, if one did.
+    Not(Option<i32>),
     /// What `scope` allows has left the log, but for what was written meanwhile.
     Out,
 }
@@ -73,7 +74,7 @@ pub(super) async fn move_out(
     pace: Pace,
 ) -> Result<Moved, Halt> {
     let Some(targets) = &shared.targets else {
-        return Ok(Moved::Not);
+        return Ok(Moved::Not(None));
     };
     if file.in_log() == 0 {
         return Ok(Moved::Out);
@@ -89,7 +90,8 @@ pub(super) async fn move_out(
         lost += usize::from(pass.lost);
         // The second phase reports what is damaged, and takes what nobody else does.
         if mover.damaged.load(Ordering::Relaxed) || pass.refused || lost == ROUNDS {
-            return Ok(Moved::Not);
+            let said = *mover.said.lock();
+            return Ok(Moved::Not(said.or_else(|| targets.fleet.refusal())));
         }
         if pass.bytes == 0 && !pass.lost {
             break;
@@ -146,6 +148,8 @@ struct Mover {
     slots: Mutex<HashMap<u32, Slot>>,
     /// Something in the log does not match its checksum.
     damaged: AtomicBool,
+    /// The last error of an OST.
+    said: Mutex<Option<i32>>,
     pace: Pace,
 }
 
@@ -168,6 +172,7 @@ impl Mover {
             file: file.clone(),
             name: name.clone(),
             damaged: AtomicBool::new(false),
+            said: Mutex::new(None),
             pace,
         })
     }
@@ -253,6 +258,7 @@ impl Mover {
                 }
                 Ok(Ok(Err(Refused::Ost(error)))) => {
                     tracing::warn!(name = %self.name, "{error}");
+                    *self.said.lock() = error.errno();
                     // The user's, wherever the bytes go: the canonical file will say so.
                     if error.errno() == Some(libc::EDQUOT) {
                         return Ok(Step::Refused);
@@ -299,6 +305,7 @@ impl Mover {
             }
             Ok(Ok(Err(error))) => {
                 tracing::warn!(name = %self.name, "{error}");
+                *self.said.lock() = error.errno();
                 return Ok(None);
             }
             Ok(Err(Stopping)) => return Err(Halt::Stopping),

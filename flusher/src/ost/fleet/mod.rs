@@ -193,9 +193,29 @@ impl Fleet {
         }
     }
 
+    /// Lists and measures all OSTs now, unless that is under way: see [`Fleet::wait_measured`].
+    pub fn measure(self: &Arc<Self>) {
+        if self.state.lock().rounds.begin() {
+            probing::launch_measuring_round(self);
+        }
+    }
+
+    /// Waits until no probe of all OSTs is under way, at most until `deadline`. False: not yet.
+    pub fn wait_measured(&self, deadline: Instant) -> bool {
+        self.wait_for(deadline, |state| !state.rounds.is_running())
+    }
+
     /// It is in the list and not dropped.
     pub fn is_usable(&self, ost: u32) -> bool {
         self.state.lock().book.is_usable(ost)
+    }
+
+    /// What the file system said because of which no target takes data now, as far as it is known.
+    pub fn refusal(&self) -> Option<i32> {
+        let full = |ost: &OstStatus| ost.state == OstState::Full;
+        let now = Instant::now();
+        let osts = self.state.lock().book.status(now);
+        osts.iter().any(full).then_some(libc::ENOSPC)
     }
 
     pub fn status(&self) -> FleetStatus {

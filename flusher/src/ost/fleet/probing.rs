@@ -17,7 +17,17 @@ const TRY: u64 = 4 * BLOCK as u64;
 
 /// Starts a round that [`super::rounds::Rounds::due`] has called for.
 pub(super) fn launch_round(fleet: &Arc<Fleet>) {
-    let worker = Worker::of(fleet);
+    launch(fleet, Worker::of(fleet));
+}
+
+/// The same, and measures also where that is switched off.
+pub(super) fn launch_measuring_round(fleet: &Arc<Fleet>) {
+    let mut worker = Worker::of(fleet);
+    worker.settings.probing = true;
+    launch(fleet, worker);
+}
+
+fn launch(fleet: &Arc<Fleet>, worker: Worker) {
     let started = spawn("forebay-osts", move || worker.round());
     if let Err(e) = started {
         let sentence = format!("the OSTs cannot be looked at: no thread for it: {e}");

@@ -32,6 +32,11 @@ impl Rounds {
         start
     }
 
+    /// Starts one whether it is due or not, unless one is under way.
+    pub fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.running, true)
+    }
+
     pub fn ended(&mut self, probed: bool, now: Instant) {
         self.over_at(now);
         self.failures = 0;

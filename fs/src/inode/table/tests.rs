@@ -24,7 +24,7 @@ fn place(name: &str) -> Place {
 fn remember(table: &InodeTable, ino: u64, birth: u64) -> Arc<Inode> {
     let (fd, it) = node(ino, birth);
     let place = place(&ino.to_string());
-    table.remember(fd, &it, place).expect("there is room")
+    table.remember(fd, &it, place, 0).expect("there is room")
 }
 
 #[test]
@@ -65,17 +65,17 @@ fn a_reused_number_gets_another_node() {
 fn handles_and_dirt_keep_a_node() {
     let t = table();
     let a = remember(&t, 7, 1);
-    t.add_handle(7).unwrap();
+    t.add_handle(7, 0).unwrap();
     assert!(t.forget(7, 1).is_none());
     assert!(t.keep_while(&a.id, || true).is_none());
-    assert!(t.remove_handle(7).is_none());
+    assert!(t.remove_handle(7, 0).is_none());
     // Looked up again while dirty: still the same object.
     assert!(Arc::ptr_eq(&remember(&t, 7, 1), &a));
     assert!(t.forget(7, 1).is_none());
     assert!(t.keep_while(&a.id, || true).is_none());
     assert!(t.keep_while(&a.id, || false).is_some());
     assert_eq!(t.len(), 1);
-    assert_eq!(t.add_handle(7), Err(NoHandle::Unknown));
+    assert_eq!(t.add_handle(7, 0), Err(NoHandle::Unknown));
 }
 
 #[test]
@@ -105,22 +105,22 @@ fn the_last_descriptors_are_not_for_nodes() {
     for ino in 10..19 {
         remember(&t, ino, 1);
     }
-    assert!(!t.has_room());
+    assert!(!t.has_room(0));
     let (fd, it) = node(30, 1);
-    assert!(t.remember(fd, &it, place("30")).is_none());
+    assert!(t.remember(fd, &it, place("30"), 0).is_none());
     // A known file costs nothing, and handles have some left.
     remember(&t, 10, 1);
     for _ in 0..5 {
-        t.add_handle(10).unwrap();
+        t.add_handle(10, 0).unwrap();
     }
-    assert_eq!(t.add_handle(10), Err(NoHandle::Full));
-    assert!(t.remove_handle(10).is_none());
-    t.add_handle(10).unwrap();
+    assert_eq!(t.add_handle(10, 0), Err(NoHandle::Full));
+    assert!(t.remove_handle(10, 0).is_none());
+    t.add_handle(10, 0).unwrap();
     for _ in 0..5 {
-        assert!(t.remove_handle(10).is_none());
+        assert!(t.remove_handle(10, 0).is_none());
     }
     assert!(t.forget(11, 1).is_some());
-    assert!(t.has_room());
+    assert!(t.has_room(0));
     remember(&t, 30, 1);
 }
 
@@ -131,18 +131,18 @@ fn idle_files_are_the_oldest_that_nothing_holds() {
     for ino in 10..20 {
         remember(&t, ino, 1);
     }
-    assert_eq!(t.idle_files(), []);
+    assert_eq!(t.idle_files(0), []);
     let dirty = t.get(13).unwrap().id;
     t.keep_while(&dirty, || true);
-    t.add_handle(12).unwrap();
+    t.add_handle(12, 0).unwrap();
     remember(&t, 10, 1);
     // Twelve of sixteen: four too many.
     assert_eq!(t.len() + 1, 12);
-    let mut idle = t.idle_files();
+    let mut idle = t.idle_files(0);
     idle.sort_by(|a, b| a.name.cmp(&b.name));
     assert_eq!(idle, ["11", "14", "15", "16"].map(place));
     // Just asked.
-    assert_eq!(t.idle_files(), []);
+    assert_eq!(t.idle_files(0), []);
     remember(&t, 20, 1);
-    assert!(!t.idle_files().is_empty());
+    assert!(!t.idle_files(0).is_empty());
 }

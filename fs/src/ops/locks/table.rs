@@ -22,6 +22,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Stands for the user of all descriptors that locks take: together these have one user's share.
+const ALL_LOCKS: u32 = u32::MAX - 1;
+
 #[derive(Default)]
 pub struct LockTable {
     files: Mutex<HashMap<u64, FileLocks>>,
@@ -43,11 +46,15 @@ struct Slot {
 }
 
 impl LockTable {
-    pub fn has(&self, node: u64, owner: u64) -> bool {
+    pub fn has(&self, node: u64) -> bool {
+        self.files.lock().contains_key(&node)
+    }
+
+    /// Something is held that was taken through `fh`.
+    pub fn is_held_through(&self, node: u64, fh: u64) -> bool {
         let files = self.files.lock();
-        files
-            .get(&node)
-            .is_some_and(|file| file.owners.contains_key(&owner))
+        let mut slots = files.get(&node).into_iter().flat_map(|f| f.owners.values());
+        slots.any(|slot| slot.held.through(fh).next().is_some())
     }
 
     /// Owners that hold something taken through `fh`.
@@ -70,7 +77,21 @@ impl LockTable {
 
     /// What another owner of this node holds that keeps `owner` from `kind` over `span`.
     pub fn in_the_way(&self, node: u64, owner: u64, kind: LockKind, span: Span) -> Option<Piece> {
-        in_the_way(self.files.lock().get(&node)?, owner, kind, span)
+        in_the_way(self.files.lock().get(&node)?, owner, kind, span).next()
+    }
+
+    /// Handles through which other owners of this node hold what keeps `owner` from `kind`.
+    pub fn handles_in_the_way(
+        &self,
+        node: u64,
+        owner: u64,
+        kind: LockKind,
+        span: Span,
+    ) -> Vec<u64> {
+        let files = self.files.lock();
+        let file = files.get(&node).into_iter();
+        let pieces = file.flat_map(|file| in_the_way(file, owner, kind, span));
+        pieces.map(|piece| piece.fh).collect()
     }
 
     #[cfg(test)]
@@ -86,11 +107,19 @@ impl LockTable {
     }
 }
 
-fn in_the_way(file: &FileLocks, owner: u64, kind: LockKind, span: Span) -> Option<Piece> {
-    let others = file.owners.iter().filter(|(other, _)| **other != owner);
+fn in_the_way(
+    file: &FileLocks,
+    owner: u64,
+    kind: LockKind,
+    span: Span,
+) -> impl Iterator<Item = Piece> + '_ {
+    let others = file
+        .owners
+        .iter()
+        .filter(move |(other, _)| **other != owner);
     others
-        .flat_map(|(_, slot)| slot.held.within(span))
-        .find(|piece| piece.kind.excludes(kind))
+        .flat_map(move |(_, slot)| slot.held.within(span))
+        .filter(move |piece| piece.kind.excludes(kind))
 }
 
 /// The open file description that an owner's locks are on.
@@ -138,10 +167,11 @@ impl Overlay {
             .get(&inode.node)
             .is_some_and(|file| file.owners.contains_key(&owner));
         if !known {
-            self.need_handle(inode.node).map_err(|e| match e {
-                FsError::TooManyFiles => FsError::NoLocks,
-                e => e,
-            })?;
+            self.need_handle(inode.node, ALL_LOCKS)
+                .map_err(|e| match e {
+                    FsError::TooManyFiles => FsError::NoLocks,
+                    e => e,
+                })?;
         }
         let file = files.entry(inode.node).or_default();
         let slot = file.owners.entry(owner).or_default();
@@ -265,9 +295,13 @@ impl User<'_> {
         let mut files = self.files();
         loop {
             let file = files.get(&self.inode.node);
-            if file.is_none_or(|file| in_the_way(file, self.owner, kind, span).is_none()) {
+            let mut pieces = file
+                .into_iter()
+                .flat_map(|f| in_the_way(f, self.owner, kind, span));
+            if pieces.next().is_none() {
                 return true;
             }
+            drop(pieces);
             if self.freed.wait_until(&mut files, deadline).timed_out() {
                 return false;
             }
@@ -303,7 +337,7 @@ impl Drop for User<'_> {
         };
         if gone {
             self.description.lock().0 = None;
-            self.overlay.handle_gone(&self.inode);
+            self.overlay.handle_gone(&self.inode, ALL_LOCKS);
         }
     }
 }

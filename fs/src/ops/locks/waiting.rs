@@ -4,22 +4,22 @@
 //! backing could not be called back when the asker is killed. As long as an owner of this node is
 //! in the way the backing is not asked at all; whoever gives something up here wakes the others.
 
-use super::asker::Asker;
 use super::held::Piece;
 use super::table::User;
 use super::{LockRequest, Overlay};
+use crate::asker::Asker;
 use crate::backing::ofd::LockKind;
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
+use crate::places::Origin;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Threads that wait at most, of everybody and of one user.
+/// Threads that wait at most. A user gets one more while more are left than the user has, as in [`crate::places`].
 const MOST: usize = 4096;
-const MOST_OF_ONE: usize = 2048;
 const STACK: usize = 256 << 10;
 
 /// Between two questions to the backing: doubled each time, from the one to the other.
@@ -44,6 +44,11 @@ impl Waiters {
         self.ended.store(true, Ordering::Release);
     }
 
+    /// The session has ended: no answer is heard any more.
+    pub fn have_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     pub fn count(&self) -> usize {
         self.by_user.lock().0
     }
@@ -52,7 +57,7 @@ impl Waiters {
         let mut counts = self.by_user.lock();
         let (all, of_users) = &mut *counts;
         let of_user = of_users.entry(uid).or_default();
-        if *all >= MOST || *of_user >= MOST_OF_ONE {
+        if *of_user >= MOST - *all {
             return false;
         }
         *of_user += 1;
@@ -78,24 +83,38 @@ impl Waiters {
     }
 }
 
-type Done = Box<dyn FnOnce(Result<()>) + Send>;
+type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 impl Overlay {
     /// Waits until the lock is there and calls `done`, on a thread of its own; here, and with an
     /// error, when there are too many of those.
-    pub fn wait_lock(self: &Arc<Self>, ask: LockRequest, done: Done) {
+    pub fn wait_lock(self: &Arc<Self>, ask: LockRequest, done: Done<()>) {
+        self.wait_apart(ask, move |fs| fs.wait_for(&ask), done);
+    }
+
+    /// The same for the answer of `wait`, which `ask` has to wait for.
+    pub fn wait_apart<T: Send + 'static>(
+        self: &Arc<Self>,
+        ask: LockRequest,
+        wait: impl FnOnce(&Overlay) -> Result<T> + Send + 'static,
+        done: Done<T>,
+    ) {
         let waiters = &self.locks.waiters;
         if !waiters.admit(ask.asker.uid) {
             return done(Err(FsError::NoLocks));
         }
         // A thread that could not be started would take `done` with it.
-        let (give, given) = mpsc::channel::<Done>();
+        let (give, given) = mpsc::channel::<Done<T>>();
         let overlay = self.clone();
         let started = std::thread::Builder::new()
             .name("lock-wait".into())
             .stack_size(STACK)
             .spawn(move || {
-                let waited = overlay.wait_for(&ask);
+                let origin = Origin {
+                    uid: ask.asker.uid,
+                    tid: ask.asker.pid,
+                };
+                let waited = overlay.places.run_here(origin, || wait(&overlay));
                 overlay.locks.waiters.gone(ask.asker.uid);
                 if let Ok(done) = given.recv() {
                     done(waited);
@@ -135,7 +154,7 @@ impl Overlay {
         let mut pause = FIRST_PAUSE;
         let mut looked = Instant::now();
         loop {
-            if self.locks.waiters.ended.load(Ordering::Acquire) {
+            if self.locks.waiters.have_ended() {
                 return Err(FsError::Interrupted);
             }
             let look_every = self.locks.waiters.look_every();

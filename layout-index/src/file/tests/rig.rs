@@ -316,9 +316,33 @@ impl Rig {
     pub fn check(&self, range: ByteRange, what: &str) {
         let end = (range.end as usize).min(self.model.len());
         let start = (range.start as usize).min(end);
+        let read = self.read(range);
         assert!(
-            self.read(range) == self.model[start..end],
+            read == self.model[start..end],
             "{what}: read {range} differs"
         );
+        self.check_parts(range, &read, what);
+    }
+
+    /// A plan that is made in parts reads the same.
+    fn check_parts(&self, range: ByteRange, whole: &[u8], what: &str) {
+        let mut at = range.start;
+        let mut read = Vec::new();
+        loop {
+            let plan = match self.file().plan_upto(ByteRange::new(at, range.end), 3) {
+                Err(StoreError::Clean) => return,
+                plan => plan.unwrap(),
+            };
+            let mut part = vec![0xee; plan.range.len() as usize];
+            let canonical = Some(&self.canonical as &dyn DiskFile);
+            self.file().read(&plan, &mut part, canonical).unwrap();
+            read.append(&mut part);
+            if plan.range.end >= range.end.min(plan.size) {
+                break;
+            }
+            assert!(plan.range.end > at, "{what}: no way on from {at}");
+            at = plan.range.end;
+        }
+        assert!(read == whole, "{what}: {range} in parts differs");
     }
 }

@@ -49,7 +49,7 @@ proptest! {
         };
         for n in [6, 8] {
             let change = Change { no: FileNo(n), row: &row(), recent: &other, has_cold: false };
-            index.merge(&change, &mut |_| {}).unwrap();
+            index.merge(&change, &mut 0, &mut |_| {}).unwrap();
         }
         let mut all = ExtentMap::default();
         let (mut count, mut live) = (0i64, 0i64);
@@ -87,7 +87,7 @@ proptest! {
             let before: Vec<_> = all.iter().map(|(s, e)| (*s, *e)).collect();
             let expected = visible(&before);
             index
-                .merge(&change, &mut |merged| {
+                .merge(&change, &mut 0, &mut |merged| {
                     // Between batches a reader sees the same bytes as before and after.
                     let stored = index.extents(no, ByteRange::ALL).unwrap();
                     assert!(visible(&stored) == expected, "a byte is missing between two batches");

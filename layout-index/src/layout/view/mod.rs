@@ -13,6 +13,7 @@
 //! were seen stay seen, also when what had them is gone, or a node could give an old epoch to new
 //! bytes.
 
+mod blocks;
 mod order;
 mod paint;
 mod touch;
@@ -182,6 +183,37 @@ impl View {
         terms(self) != terms(before) || !of_others(self, me).eq(of_others(before, me))
     }
 
+    /// Batches of nodes other than `me` that `before` did not have.
+    fn news<'a>(&'a self, before: &'a View, me: NodeId) -> impl Iterator<Item = &'a Layer> {
+        let of_others = self.layers.iter().filter(move |l| l.node != me);
+        of_others.filter(|l| l.end > before.read_upto(l.node, l.generation))
+    }
+
+    /// From the first byte of those to the last; empty if there are none.
+    pub fn bounds_of_news(&self, before: &View, me: NodeId) -> ByteRange {
+        let bounds = self.news(before, me).filter_map(|l| l.batch.bounds());
+        let both = |a: ByteRange, b: ByteRange| ByteRange {
+            start: a.start.min(b.start),
+            end: a.end.max(b.end),
+        };
+        bounds
+            .reduce(both)
+            .unwrap_or(ByteRange { start: 0, end: 0 })
+    }
+
+    /// Bytes of `range` that such batches have: the first piece of each.
+    pub fn news_within<'a>(
+        &'a self,
+        before: &'a View,
+        me: NodeId,
+        range: ByteRange,
+    ) -> impl Iterator<Item = (NodeId, ByteRange)> {
+        self.news(before, me).filter_map(move |l| {
+            let piece = l.batch.next_piece(range.start)?.intersect(&range)?;
+            Some((l.node, piece))
+        })
+    }
+
     pub fn base(&self) -> Option<&Base> {
         self.base.as_ref()
     }
@@ -213,6 +245,16 @@ impl View {
         self.epoch
     }
 
+    /// Bytes of the blocks that batches have data of: what the file would take if it had nothing else.
+    pub fn allocated(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let order = self.order();
+        let allocated = || blocks::allocated(&order.ranked);
+        *order.allocated.get_or_init(allocated)
+    }
+
     /// Of the file, when the canonical one is `canonical` bytes long: before, while or after a
     /// round makes it what it should be.
     pub fn size(&self, canonical: u64) -> u64 {
@@ -233,7 +275,12 @@ impl View {
     /// What the batches have of `range`: disjoint, in file order, each in one unit. Between them
     /// is the canonical file below [`View::limit`], and zeros beyond.
     pub fn pieces(&self, range: ByteRange) -> Vec<ViewPiece> {
-        paint::pieces(self, range)
+        self.pieces_upto(range, usize::MAX).0
+    }
+
+    /// The same for the beginning of `range`, of about `most` pieces, and where that ends.
+    pub fn pieces_upto(&self, range: ByteRange, most: usize) -> (Vec<ViewPiece>, u64) {
+        paint::pieces(self, range, most)
     }
 
     /// Units of `unit` bytes of the file that some batch touches, from the one that holds byte

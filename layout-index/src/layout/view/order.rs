@@ -7,7 +7,7 @@ use crate::layout::spans::Spans;
 use crate::types::{ByteRange, NodeId, Timestamp};
 use std::mem::size_of;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A batch that still has bytes of its own.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub(super) struct Order {
     /// The size is at least this.
     pub grown: u64,
     pub mtime: Option<Timestamp>,
+    /// Computed when it is first asked for.
+    pub allocated: OnceLock<u64>,
 }
 
 /// Up to so many, a look at each costs less than sorting those that were found; and whoever has
@@ -66,6 +68,7 @@ impl Order {
             spans,
             limit,
             grown,
+            allocated: OnceLock::new(),
         }
     }
 

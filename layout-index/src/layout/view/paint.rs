@@ -71,14 +71,22 @@ impl ViewPiece {
 /// With more open gaps than this a range is halved: a gap costs a move of those behind it.
 const MANY_GAPS: usize = 1024;
 
-pub(super) fn pieces(view: &View, range: ByteRange) -> Vec<ViewPiece> {
+/// Fewer than this in one go would be looked for again and again.
+const LEAST_PIECES: usize = 1024;
+
+/// The pieces of the beginning of `range`, about `most`, and where that ends.
+pub(super) fn pieces(view: &View, range: ByteRange, most: usize) -> (Vec<ViewPiece>, u64) {
     let mut out: Vec<ViewPiece> = Vec::new();
     let mut todo = vec![range];
+    let at_once = most.max(LEAST_PIECES);
     while let Some(range) = todo.pop() {
         if range.is_empty() {
             continue;
         }
-        match fill(view, range) {
+        if out.len() >= most {
+            return (out, range.start);
+        }
+        match fill(view, range, at_once) {
             Some(found) => {
                 for piece in found {
                     if !out.last_mut().is_some_and(|last| last.join(&piece)) {
@@ -93,15 +101,16 @@ pub(super) fn pieces(view: &View, range: ByteRange) -> Vec<ViewPiece> {
             }
         }
     }
-    out
+    (out, range.end)
 }
 
-/// `None` when there are too many gaps.
-fn fill(view: &View, range: ByteRange) -> Option<Vec<ViewPiece>> {
+/// `None` when there are too many gaps, or more than `most` pieces.
+fn fill(view: &View, range: ByteRange, most: usize) -> Option<Vec<ViewPiece>> {
     let order = view.order();
     let mut canvas = Canvas {
         gaps: vec![range],
         out: Vec::new(),
+        most,
     };
     let mut strips = Vec::new();
     for rank in order.over(range) {
@@ -135,6 +144,7 @@ struct Canvas {
     /// Parts of the range that nothing has filled yet; disjoint, in order.
     gaps: Vec<ByteRange>,
     out: Vec<ViewPiece>,
+    most: usize,
 }
 
 impl Canvas {
@@ -144,7 +154,7 @@ impl Canvas {
         Some(ByteRange::new(first.start, last.end))
     }
 
-    /// Fills gaps with a strip's pieces. False when there are too many gaps to go on.
+    /// Fills gaps with a strip's pieces. False when there are too many gaps or pieces to go on.
     fn paint(&mut self, ranked: &Ranked, strip: &Strip) -> bool {
         let Some(window) = self.open().and_then(|open| open.intersect(&ranked.bounds)) else {
             return true;
@@ -169,7 +179,7 @@ impl Canvas {
                 break;
             };
             self.fill(ranked, strip, i * strip.len, piece.start, part);
-            if self.gaps.len() > MANY_GAPS {
+            if self.gaps.len() > MANY_GAPS || self.out.len() > self.most {
                 return false;
             }
         }

@@ -7,29 +7,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::iter::{once, successors};
-use std::ops::ControlFlow;
 
-/// The first byte at or after `from` that the batch has.
+/// The first byte at or after `from` that the batch has and that is not cut off.
 fn next(ranked: &Ranked, from: u64) -> Option<u64> {
-    let (strips, spans) = (ranked.batch.strips(), ranked.batch.spans());
-    let span = |i: u32| strips[i as usize].bounds();
-    let mut lowest = spans.next_start(from, span);
-    let here = ByteRange::at(from, 1)?;
-    spans.overlapping(here, span, |i| {
-        let strip = &strips[i as usize];
-        let start = strip
-            .piece_after(from)
-            .map(|i| strip.piece(i).start.max(from));
-        lowest = match (lowest, start) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if start == Some(from) {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    });
-    lowest.filter(|at| *at < ranked.bounds.end)
+    let next = ranked.batch.next_byte(from);
+    next.filter(|at| *at < ranked.bounds.end)
 }
 
 /// One batch is enough to make a unit one to write. Nodes that write in turns are neighbours in

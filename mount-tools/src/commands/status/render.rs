@@ -10,6 +10,8 @@ use std::path::Path;
 /// Files shown by name; JSON has more.
 const MOST_FILES: usize = 20;
 
+const LEFT: &str = "not mounted any more: it drains what is left, then ends";
+
 pub fn report(r: &StatusReport, style: Style) -> String {
     let mut out = heading(r, style);
     out.push_str(&pairs(&facts(r, style)));
@@ -28,6 +30,17 @@ pub fn report(r: &StatusReport, style: Style) -> String {
     for error in &r.errors {
         out.push_str(&format!("  {} {}\n", style.red("!"), plain(&error.message)));
     }
+    for overlap in &r.overlapped {
+        out.push_str(&format!(
+            "  {} {}: {} wrote the same bytes without a sync point in between ({} to {}, {} times): what was published last counts\n",
+            style.yellow("!"),
+            plain(&overlap.path),
+            plain(&overlap.nodes.join(", ")),
+            overlap.start,
+            overlap.end,
+            overlap.count
+        ));
+    }
     out
 }
 
@@ -39,11 +52,15 @@ fn heading(r: &StatusReport, style: Style) -> String {
     let place = r.mount.as_deref().unwrap_or(&r.store.path);
     match r.source {
         Source::Daemon => format!(
-            "{}  node {}, pid {}, up {}\n",
+            "{}  node {}, pid {}, up {}{}\n",
             style.bold(&path(place)),
             plain(&r.node),
             r.pid.unwrap_or(0),
-            units::seconds(r.uptime.unwrap_or(0.0))
+            units::seconds(r.uptime.unwrap_or(0.0)),
+            match r.mounted {
+                Some(false) => format!(", {}", style.yellow(LEFT)),
+                _ => String::new(),
+            }
         ),
         Source::Store => format!(
             "{}  node {}, {}\n",
@@ -199,7 +216,7 @@ fn files(r: &StatusReport, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Bytes, DrainStatus, ErrorStatus, FileStatus, StoreStatus};
+    use crate::report::{Bytes, DrainStatus, ErrorStatus, FileStatus, OverlapStatus, StoreStatus};
     use flusher::ost::OstState;
     use layout_index::{RecoveryReport, Totals};
 
@@ -211,6 +228,7 @@ mod tests {
             pid: Some(42),
             uptime: Some(3725.0),
             mount: Some("/scratch".into()),
+            mounted: Some(true),
             backing: "/scratch".into(),
             targets: Some(targets::tests::fleet(&[
                 OstState::LeftOut,
@@ -257,6 +275,14 @@ mod tests {
                 path: "a".into(),
                 message: "draining a: no space".into(),
             }],
+            overlaps: 3,
+            overlapped: vec![OverlapStatus {
+                path: "b".into(),
+                nodes: vec!["n1".into(), "n2".into()],
+                start: 10,
+                end: 20,
+                count: 3,
+            }],
             recovery: Some(RecoveryReport::default()),
         }
     }
@@ -274,6 +300,7 @@ mod tests {
             "a\\u{1b}b (failing)",
             "and 3 files more with 7.00 MiB",
             "! draining a: no space",
+            "! b: n1, n2 wrote the same bytes",
             "targets     2 OSTs (directories), 0 chosen, 1 left out, 1 stalled, probed",
             "/ost0  left out",
             "OST 1 (/ost1): b\\u{1b}ad; tried again in 31s",
@@ -315,6 +342,8 @@ mod tests {
             "/files/0/path",
             "/files/0/undrained",
             "/errors/0/message",
+            "/overlaps",
+            "/overlapped/0/nodes/0",
             "/drain/rate",
             "/drain/eta",
             "/targets/provider",

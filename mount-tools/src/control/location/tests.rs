@@ -7,6 +7,7 @@ fn info(mount: &str) -> Info {
         mount: mount.into(),
         store: "/nvme".into(),
         backing: "/scratch".into(),
+        settings: 1,
     }
 }
 

@@ -188,6 +188,18 @@ fn check(seed: u64) {
         pieces.iter().map(|p| p.range).eq(clipped),
         "seed {seed}: pieces of {part}"
     );
+    // In parts it is the same, however small the parts are.
+    let mut at = 0;
+    let mut in_parts = Vec::new();
+    while at < MAX {
+        let (some, upto) = view.pieces_upto(ByteRange::new(at, MAX), 1);
+        assert!(upto > at, "seed {seed}: no way on from {at}");
+        in_parts.extend(some.into_iter().map(|p| p.range));
+        at = upto;
+    }
+    let bytes = |ranges: &[ByteRange]| ranges.iter().map(ByteRange::len).sum::<u64>();
+    let whole_ranges: Vec<_> = whole.iter().map(|p| p.range).collect();
+    assert_eq!(bytes(&in_parts), bytes(&whole_ranges), "seed {seed}");
     assert!(
         whole.is_sorted_by(|a, b| a.range.end <= b.range.start),
         "seed {seed}"

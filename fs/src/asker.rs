@@ -1,4 +1,4 @@
-//! Whether whoever waits for a lock has been interrupted.
+//! Whether the caller of a request that waits has been interrupted or killed.
 //!
 //! The kernel says so with a request that the transport refuses, and then keeps even a killed
 //! process waiting for the answer. So the thread's signals are looked at in `/proc`. "Interrupted"
@@ -56,6 +56,16 @@ impl Asker {
                 false
             }
         }
+    }
+
+    /// The kernel ends the thread as soon as its request is answered. False where nothing can be known; so for
+    /// a thread that is gone: it does not wait, and another one of its process may want the answer.
+    pub fn is_killed(&self) -> bool {
+        const KILL: u64 = 1 << (libc::SIGKILL - 1);
+        let killed = |me: Signals| (me.own | me.shared) & KILL != 0;
+        self.tid != 0
+            && read(PathBuf::from(format!("/proc/{}/status", self.tid)))
+                .is_ok_and(|status| status.is_some_and(killed))
     }
 
     fn judge(&mut self, me: &Signals, others_stuck: impl FnOnce(u64) -> bool) -> bool {

@@ -1,0 +1,33 @@
+//! The size that the kernel believes a file to have.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the kernel was told last, and what it has made of that by its own writes. An answer may be
+/// overtaken by another one, so this may be wrong for as long as requests for attributes run side by side.
+#[derive(Debug)]
+pub struct KernelSize(AtomicU64);
+
+impl Default for KernelSize {
+    /// No file is as long as this.
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl KernelSize {
+    pub fn is(&self, size: u64) -> bool {
+        self.0.load(Ordering::Acquire) == size
+    }
+
+    /// An answer to the kernel says this.
+    pub fn told(&self, size: u64) {
+        self.0.store(size, Ordering::Release);
+    }
+
+    /// The kernel takes a file to be at least as long as its writes make it.
+    pub fn written(&self, end: u64) {
+        if self.0.load(Ordering::Relaxed) < end {
+            self.0.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+}

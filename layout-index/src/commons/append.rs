@@ -1,0 +1,157 @@
+//! Which node appends to a file: a lock that at most one node has, a mark that says which, and a sign
+//! that another node wants it.
+//!
+//! The lock is one byte of a file in `locks/`, so it goes with the daemon that holds it. The mark is a
+//! link in `appending/` with the file's name that names the node. It is made before the first append under
+//! the lock, and removed when all of them are announced or published, before the lock is free. The sign is
+//! a link in `wanted/` with the file's name: the holder looks for it while it has the lock, removes it and
+//! gives the lock up.
+//!
+//! # Crash behaviour
+//! *Killed with the lock*: the kernel frees the lock and the mark stays, so other nodes know that this one
+//! has appended bytes that they cannot see, and wait. The node's next start announces them, and then
+//! removes the mark; killed between these two, the start after it announces them once more, which one
+//! publication ends as well. *Killed while waiting*: the sign stays, and makes the next holder give the lock
+//! up once more than needed. *Killed after the sign was taken away and before the lock is free*: the lock is
+//! free. A sign is a hint, so a node that waits leaves it again from time to time.
+
+use super::names::{Owner, names_of};
+use super::{Commons, check_ours, sys};
+use crate::beneath::{DIRECTORY, entries_of, remove_from, step_down, step_into};
+use crate::checksum::crc32c;
+use crate::types::{FileId, NodeId};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+const WANTED: &str = "wanted";
+const APPENDING: &str = "appending";
+
+/// A description on which the lock of one file is taken. Dropping it frees the lock.
+#[derive(Debug)]
+pub(crate) struct AppendLock {
+    lock: File,
+    byte: i64,
+}
+
+impl AppendLock {
+    /// False while another node has it.
+    pub(crate) fn try_take(&self) -> io::Result<bool> {
+        let range = libc::flock {
+            l_type: libc::F_WRLCK as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: self.byte,
+            l_len: 1,
+            l_pid: 0,
+        };
+        match fcntl(&self.lock, FcntlArg::F_OFD_SETLK(&range)) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl Commons {
+    pub(crate) fn append_lock(&self, file: FileId) -> io::Result<AppendLock> {
+        let [group, name] = names_of(file);
+        // Files of the same byte wait for each other, which costs time and nothing else.
+        Ok(AppendLock {
+            lock: self.lock_named(&format!("append-{group}"))?,
+            byte: i64::from(crc32c(name.as_bytes())),
+        })
+    }
+
+    /// The holder of the lock marks the file. Gives the node whose mark is in the way.
+    pub(crate) fn mark_append(&self, file: FileId) -> io::Result<Option<NodeId>> {
+        let dir = step_into(self.top.as_fd(), APPENDING, DIRECTORY)?;
+        check_ours(&dir, APPENDING, self.uid)?;
+        let name = file.to_string();
+        loop {
+            match sys::link(dir.as_fd(), &name, &self.me.to_string()) {
+                Ok(()) => return Ok(None),
+                Err(Errno::EEXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+            // A node that has started again removes its old mark without the lock.
+            if let Some(text) = sys::text_of(dir.as_fd(), &name)? {
+                let node = text.parse().ok().map(|owner: Owner| owner.id);
+                return Ok(node.filter(|node| *node != self.me.id));
+            }
+        }
+    }
+
+    /// All that this node has appended to the file is announced or published.
+    pub(crate) fn unmark_append(&self, file: FileId) -> io::Result<()> {
+        self.remove_sign(APPENDING, file)
+    }
+
+    /// The files that an earlier run of this node was appending to when it ended.
+    pub(crate) fn marked_appends(&self) -> io::Result<Vec<FileId>> {
+        let mut mine = self.signs(APPENDING)?;
+        let Some(dir) = self.signs_dir(APPENDING)? else {
+            return Ok(mine);
+        };
+        let is_mine = |text: String| text.parse().is_ok_and(|o: Owner| o.id == self.me.id);
+        let mut error = None;
+        mine.retain(|file| match sys::text_of(dir.as_fd(), &file.to_string()) {
+            Ok(text) => text.is_some_and(is_mine),
+            Err(e) => {
+                error = Some(e);
+                false
+            }
+        });
+        error.map_or(Ok(mine), Err)
+    }
+
+    /// Tells the node that has the lock of `file` that this one wants it.
+    pub(crate) fn want_append(&self, file: FileId) -> io::Result<()> {
+        let dir = step_into(self.top.as_fd(), WANTED, DIRECTORY)?;
+        check_ours(&dir, WANTED, self.uid)?;
+        match sys::link(dir.as_fd(), &file.to_string(), &self.me.to_string()) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The files whose lock some node wants.
+    pub(crate) fn wanted_appends(&self) -> io::Result<Vec<FileId>> {
+        self.signs(WANTED)
+    }
+
+    pub(crate) fn is_append_wanted(&self, file: FileId) -> io::Result<bool> {
+        match self.signs_dir(WANTED)? {
+            Some(dir) => Ok(sys::look(dir.as_fd(), &file.to_string())?.is_some()),
+            None => Ok(false),
+        }
+    }
+
+    pub(crate) fn append_granted(&self, file: FileId) -> io::Result<()> {
+        self.remove_sign(WANTED, file)
+    }
+
+    fn signs(&self, name: &str) -> io::Result<Vec<FileId>> {
+        let Some(dir) = self.signs_dir(name)? else {
+            return Ok(Vec::new());
+        };
+        let names = entries_of(dir)?.into_iter();
+        Ok(names.filter_map(|entry| entry.name.parse().ok()).collect())
+    }
+
+    fn remove_sign(&self, name: &str, file: FileId) -> io::Result<()> {
+        match self.signs_dir(name)? {
+            Some(dir) => remove_from(dir.as_fd(), &file.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn signs_dir(&self, name: &str) -> io::Result<Option<OwnedFd>> {
+        let dir = step_down(self.top.as_fd(), name, DIRECTORY)?;
+        if let Some(dir) = &dir {
+            check_ours(dir, name, self.uid)?;
+        }
+        Ok(dir)
+    }
+}

@@ -1,0 +1,135 @@
+//! What root shows of other users' mounts and stores.
+//!
+//! Everything that leads to such a mount (the entry that names socket and store, the store itself) is
+//! that user's word, and may be a link, a FIFO or a file system that does not answer. So root does not look
+//! at it: a process with that user's rights does, and what it says counts as that user's answer. It gets
+//! [`PATIENCE`]; one that hangs is killed and not waited for.
+
+use crate::exit_codes::{Code, Failure, Result};
+use crate::holders::user_name;
+use crate::mountinfo;
+use crate::output::plain;
+use crate::report::StatusReport;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A report has at most 1000 files.
+const LONGEST: u64 = 16 << 20;
+/// Of users without one of their own: it owns nothing.
+const NO_GROUP: u32 = 65534;
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// The other user whose mount `dir` is on. By its name alone: nothing is looked up there.
+pub fn of_mount(dir: &Path) -> Option<u32> {
+    if !is_root() {
+        return None;
+    }
+    let dir = std::path::absolute(dir).ok()?;
+    let on = |(point, _): &(_, u32)| dir.starts_with(point);
+    let mounts = mountinfo::of_users().ok()?.into_iter().filter(on);
+    let topmost = mounts.max_by_key(|(point, _)| point.as_os_str().len());
+    topmost.map(|(_, uid)| uid)
+}
+
+/// The other user whose store `dir` is.
+pub fn of_store(dir: &Path) -> Option<u32> {
+    if !is_root() {
+        return None;
+    }
+    let meta = std::fs::symlink_metadata(dir).ok()?;
+    Some(meta.uid()).filter(|uid| *uid != 0)
+}
+
+/// `forebay status OPTION PATH` as `uid`.
+pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
+    let what = path.display();
+    let cannot = |e: std::io::Error| Failure::failed(format!("cannot look at {what}: {e}"));
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["status", "--json", option])
+        .arg(std::path::absolute(path).map_err(cannot)?)
+        .current_dir("/")
+        .env_clear()
+        .env("XDG_RUNTIME_DIR", format!("/run/user/{uid}"))
+        .uid(uid)
+        .gid(user.map_or(NO_GROUP, |user| user.gid.as_raw()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if let Some(dir) = std::env::var_os("FOREBAY_RUNTIME_DIR") {
+        command.env("FOREBAY_RUNTIME_DIR", dir);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut child = command.spawn().map_err(cannot)?;
+    let said = listen(child.stdout.take());
+    let complained = listen(child.stderr.take());
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let (Ok(said), Ok(complained)) = (
+        said.recv_timeout(left()),
+        complained.recv_timeout(left().max(Duration::from_millis(1))),
+    ) else {
+        // It may be where no signal ends it: it is left to the system then.
+        if let Err(e) = child.kill() {
+            eprintln!("forebay: {e}");
+        }
+        return Err(Failure::new(
+            Code::NoDaemon,
+            format!(
+                "{what} belongs to {}, and asked as that user it does not answer within {PATIENCE:?}",
+                name(uid)
+            ),
+        ));
+    };
+    serde_json::from_slice(&said).map_err(|_| {
+        let text = String::from_utf8_lossy(&complained);
+        let text = text.trim().trim_start_matches("forebay: ");
+        let text = plain(text.get(..text.len().min(500)).unwrap_or(""));
+        Failure::new(
+            Code::NoDaemon,
+            format!("{what}, asked as {}: {text}", name(uid)),
+        )
+    })
+}
+
+fn listen(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (send, heard) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = from.map(|from| from.take(LONGEST).read_to_end(&mut bytes));
+        if read.is_some_and(|r| r.is_ok()) {
+            // The caller may have given up.
+            send.send(bytes).unwrap_or_default();
+        }
+    });
+    heard
+}
+
+fn name(uid: u32) -> String {
+    format!("user {}", plain(&user_name(uid)))
+}
+
+/// For root's list: mounts that were not asked, because they are other users' word.
+pub fn mounts_of_others() -> String {
+    if !is_root() {
+        return String::new();
+    }
+    let mounts = mountinfo::of_users().unwrap_or_default();
+    let line = |(point, uid): &(std::path::PathBuf, u32)| {
+        let point = plain(&point.display().to_string());
+        format!(
+            "{point}  of {}: ask with forebay status {point}\n",
+            name(*uid)
+        )
+    };
+    mounts.iter().map(line).collect()
+}

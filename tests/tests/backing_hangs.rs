@@ -1,0 +1,248 @@
+//! The whole file system below hangs: the commands answer, a kill ends the daemon, and the mount point
+//! can be freed.
+//!
+//! The backing is a simulated parallel file system whose process is stopped, so that its requests wait
+//! in the kernel, or whose OST hangs, so that nothing that waits for it can be killed. Checks S4.8.
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
+use forebay_tests::cli::{BUSY, OK, STILL_DIRTY, code, str};
+use forebay_tests::wait::{LONG, in_background, wait_until, within};
+use forebay_tests::{prereq, sys};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pfs_sim::{Change, Failure, Sim};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+/// "Within seconds", on a busy machine. What hung, hung for ever.
+const SECONDS: Duration = Duration::from_secs(30);
+
+/// Taken down in this order, after the backing was woken.
+struct Rig {
+    bay: Bay,
+    sim: Sim,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(drain: Drain, nodes: &str) -> Rig {
+        prereq::mounting();
+        let dir = tempfile::tempdir().expect("a directory");
+        let mount = dir.path().join("pfs");
+        fs::create_dir(&mount).expect("mkdir");
+        let sim = Sim::builder()
+            .osts(1)
+            .bandwidth("200M")
+            .latency("0")
+            .lock_cost("0")
+            .program(prereq::helper("pfs-sim"))
+            .start(&[&mount])
+            .expect("start pfs-sim");
+        let all = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(&mount, all).expect("open the PFS to all");
+        let mut bay = Bay::new(drain);
+        bay.set("nodes", nodes).set("ost-provider", "none");
+        bay.set("ost-deadline", "3s").set("attr-timeout", "0s");
+        bay.set_backing(&mount);
+        // What the drain and the lease say of a file system that does not answer.
+        for said in [
+            "has not",
+            "did not stop in time",
+            "lease",
+            "does not answer",
+        ] {
+            bay.allow_log(said);
+        }
+        Rig {
+            bay,
+            sim,
+            _dir: dir,
+        }
+    }
+
+    /// Returns when all of it is stopped: a request that it takes before that could not be killed.
+    fn hang(&self) {
+        self.send(Signal::SIGSTOP);
+        wait_until("pfs-sim is stopped", LONG, || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.sim.pid())).expect("threads");
+            let stopped = tasks.flatten().all(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ")
+                    .is_none_or(|(_, rest)| rest.starts_with('T'))
+            });
+            stopped.then_some(())
+        });
+    }
+
+    fn wake(&self) {
+        self.send(Signal::SIGCONT);
+    }
+
+    fn send(&self, signal: Signal) {
+        kill(Pid::from_raw(self.sim.pid() as i32), signal).expect("signal pfs-sim");
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = self.bay.forebay(args);
+        let out = in_background(move || command.output().expect("start forebay"));
+        within(&format!("forebay {}", args.join(" ")), SECONDS, out)
+    }
+
+    /// A job that looks at something in the mount that the kernel does not know, and hangs.
+    fn job(&self) -> Receiver<bool> {
+        let path = self.bay.path("not there");
+        let job = in_background(move || fs::metadata(path).is_ok());
+        self.until_it_waits();
+        job
+    }
+
+    /// A thread of the daemon waits for the backing, which is a FUSE file system as well.
+    fn until_it_waits(&self) {
+        wait_until("the daemon waits for its backing", LONG, || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.bay.pid())).expect("threads");
+            let waits = tasks.flatten().any(|task| {
+                let wchan = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+                wchan.contains("request_wait_answer")
+            });
+            waits.then_some(())
+        });
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.wake();
+        if let Err(e) = self.sim.set_all(Change::default().fail(Failure::None)) {
+            eprintln!("mend pfs-sim: {e}");
+        }
+    }
+}
+
+forebay_tests::with_one_node_and_many!(
+    status_and_umount_keep_answer_while_the_backing_hangs,
+    two_signals_free_those_who_wait_for_the_backing,
+    a_daemon_that_cannot_end_does_not_keep_the_mount_point,
+);
+
+/// S4.2, S4.8: while a job waits in the mount `umount --keep` says who holds it; two signals cut the
+/// job off, take the mount away and leave the data in the store.
+fn two_signals_free_those_who_wait_for_the_backing(nodes: &str) {
+    let mut rig = Rig::new(Drain::Never, nodes);
+    rig.bay
+        .allow_log("the mount is in use and is cut off all the same");
+    rig.bay.start();
+    put(rig.bay.path("f"), vec![7; 300_000]);
+    let mnt = rig.bay.mnt().to_owned();
+    // What waits in the kernel holds the mount by its directory.
+    let cwd = Command::new("sleep").arg("600").current_dir(&mnt).spawn();
+    let mut cwd = cwd.expect("start sleep");
+    rig.hang();
+    let job = rig.job();
+    let out = rig.run(&["umount", str(&mnt), "--keep"]);
+    assert_eq!(code(&out), BUSY, "{}", text(&out));
+    for n in 1..=2 {
+        rig.bay.signal(Signal::SIGTERM);
+        wait_until("the signal is heard", LONG, || {
+            let heard = rig.bay.log().matches("told to unmount").count();
+            (heard == n).then_some(())
+        });
+    }
+    assert!(!within("the job is cut off", SECONDS, job));
+    wait_until("the mount is gone", SECONDS, || {
+        (!sys::is_mounted(&mnt)).then_some(())
+    });
+    cwd.kill().expect("kill");
+    cwd.wait().expect("wait");
+    rig.wake();
+    assert_eq!(rig.bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    rig.bay.start();
+    assert_same("kept", &get(rig.bay.path("f")), &[7; 300_000]);
+    rig.bay.umount();
+}
+
+/// S4.8: commands that need nothing from the backing do not wait for it.
+fn status_and_umount_keep_answer_while_the_backing_hangs(nodes: &str) {
+    let mut rig = Rig::new(Drain::Never, nodes);
+    rig.bay.start();
+    put(rig.bay.path("f"), vec![7; 300_000]);
+    let mnt = rig.bay.mnt().to_owned();
+    rig.hang();
+    for args in [&["status", str(&mnt)][..], &["status"]] {
+        let out = rig.run(args);
+        assert_eq!(code(&out), OK, "{}", text(&out));
+        assert!(text(&out).contains("293 KiB in 1 file"), "{}", text(&out));
+    }
+    let out = rig.run(&["umount", str(&mnt), "--keep"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(text(&out).contains("stay in the store"), "{}", text(&out));
+    assert!(!sys::is_mounted(&mnt));
+    // The kernel lets a process end when its files are closed, which this backing has to answer.
+    rig.wake();
+    assert_eq!(rig.bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    rig.bay.start();
+    assert_same("kept", &get(rig.bay.path("f")), &[7; 300_000]);
+    rig.bay.umount();
+}
+
+/// S4.8: the daemon waits for nothing that only itself could answer, so that a kill ends it; then
+/// `forebay umount` frees the mount point.
+#[test]
+fn a_kill_ends_a_daemon_whose_backing_hangs() {
+    let mut rig = Rig::new(Drain::Never, "one");
+    rig.bay.start();
+    put(rig.bay.path("f"), vec![7; 300_000]);
+    // A process that has files of this backing open cannot end while it hangs, whatever the process
+    // does. The next daemon has none until it needs them.
+    rig.bay.umount_with(&["--keep"]);
+    rig.bay.start();
+    let mnt = rig.bay.mnt().to_owned();
+    rig.hang();
+    let job = rig.job();
+    // It asks for the processes that hold the mount, and so did the daemon ask its own mount.
+    let mut umount = rig.bay.forebay(["umount", str(&mnt), "--timeout", "1s"]);
+    let umount = in_background(move || umount.output().expect("start forebay"));
+    assert_ne!(code(&within("forebay umount", SECONDS, umount)), OK);
+    rig.bay.signal(Signal::SIGKILL);
+    assert_eq!(rig.bay.wait_for_exit(), None, "killed");
+    assert!(!within("the job ends with the daemon", SECONDS, job));
+    let out = rig.run(&["umount", str(&mnt)]);
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    assert!(!sys::is_mounted(&mnt));
+    rig.wake();
+    rig.bay.start();
+    assert_same("kept", &get(rig.bay.path("f")), &[7; 300_000]);
+    rig.bay.umount();
+}
+
+/// S4.8: a daemon that was killed and cannot end, because the kernel waits for the backing, is dead to
+/// the commands: status says so, and umount frees the mount point and those who hang on it.
+fn a_daemon_that_cannot_end_does_not_keep_the_mount_point(nodes: &str) {
+    let mut rig = Rig::new(Drain::Never, nodes);
+    rig.bay.start();
+    put(rig.bay.path("f"), vec![8; 300_000]);
+    let mnt = rig.bay.mnt().to_owned();
+    let fail = |how| {
+        rig.sim
+            .set_all(Change::default().fail(how))
+            .expect("change the OST")
+    };
+    fail(Failure::Hang);
+    // The drain waits for the OST, and cannot be killed there.
+    let mut drain = rig.bay.forebay(["drain", str(&mnt), "--wait"]);
+    let drain = in_background(move || drain.output().expect("start forebay"));
+    rig.until_it_waits();
+    rig.bay.signal(Signal::SIGKILL);
+    let out = within("forebay drain ends with the daemon", SECONDS, drain);
+    assert_ne!(code(&out), OK, "{}", text(&out));
+    let out = rig.run(&["umount", str(&mnt)]);
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    assert!(!sys::is_mounted(&mnt));
+    fail(Failure::None);
+    assert_eq!(rig.bay.wait_for_exit(), None, "killed");
+    rig.bay.start();
+    assert_same("kept", &get(rig.bay.path("f")), &[8; 300_000]);
+    rig.bay.umount();
+}

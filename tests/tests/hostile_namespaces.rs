@@ -1,0 +1,205 @@
+//! Copies of the mount in other mount namespaces, which any user can make and keep.
+//!
+//! An ordinary user's `unshare -Urm sleep` has a copy of every mount of the machine, out of reach of the
+//! one who unmounts. Checks S4.6: it keeps neither `forebay umount`, nor signals, nor the next mount.
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
+use forebay_tests::bystander::Bystander;
+use forebay_tests::cli::{OK, code, str};
+use forebay_tests::sys;
+use forebay_tests::users::{ALICE, as_user};
+use forebay_tests::wait::{LONG, in_background, wait_until, within};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What the cutting off takes (2 s for the session to end by itself), on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+const CUT_OFF: &str = "another mount namespace has a copy of the mount";
+
+/// A process of ALICE's in a user and mount namespace of its own, which has a copy of the mount.
+struct Copy(Child);
+
+impl Copy {
+    fn of(bay: &Bay) -> Copy {
+        let child = as_user(ALICE, &[], || {
+            Command::new("unshare")
+                .args(["-Urm", "sleep", "600"])
+                .current_dir("/")
+                .stdin(Stdio::null())
+                .spawn()
+        });
+        let copy = Copy(child.expect("start unshare (util-linux)"));
+        let line = format!(" {} ", str(bay.mnt()));
+        let own = fs::read_link("/proc/self/ns/mnt").expect("own namespace");
+        wait_until("the namespace has a copy of the mount", LONG, || {
+            let seen = fs::read_link(copy.proc("ns/mnt")).is_ok_and(|ns| ns != own);
+            let table = fs::read_to_string(copy.proc("mountinfo")).unwrap_or_default();
+            (seen && table.contains(&line)).then_some(())
+        });
+        copy
+    }
+
+    fn proc(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.0.id())
+    }
+
+    /// The same file in the copy of the mount.
+    fn path(&self, bay: &Bay, name: &str) -> String {
+        self.proc(&format!("root{}", str(&bay.path(name))))
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let ended = self.0.kill().and_then(|()| self.0.wait());
+        if let Err(e) = ended {
+            eprintln!("end the namespace: {e}");
+        }
+    }
+}
+
+fn with_data() -> Bay {
+    let mut bay = Bay::new(Drain::Never);
+    bay.allow_log(CUT_OFF);
+    bay.start();
+    put(bay.path("f"), vec![7; 300_000]);
+    bay
+}
+
+/// S4.6: `forebay umount` returns, everything is drained, the copy is cut off, and the store is free.
+#[test]
+fn umount_returns_while_another_namespace_has_a_copy() {
+    let mut bay = with_data();
+    let bystander = Bystander::beside(&bay);
+    let copy = Copy::of(&bay);
+    let seen = copy.path(&bay, "f");
+    bystander.is_not_disturbed(3);
+    bystander.was_not_disturbed();
+    assert_eq!(get(&seen).len(), 300_000, "the copy shows the mount");
+
+    let mut umount = bay.forebay(["umount", str(bay.mnt())]);
+    let out = in_background(move || umount.output().expect("start forebay"));
+    let out = within("forebay umount", SOON, out);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    assert!(!sys::is_mounted(bay.mnt()));
+    assert_same("canonical", &get(bay.canonical("f")), &[7; 300_000]);
+    assert_eq!(bay.log().matches(CUT_OFF).count(), 1, "{}", bay.log());
+    let error = fs::metadata(&seen).expect_err("the copy is cut off");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{error}");
+
+    bay.start();
+    assert_same("the next mount", &get(bay.path("f")), &[7; 300_000]);
+    drop(copy);
+    bay.finish();
+}
+
+/// S4.6: what the copy wrote after the drain is not lost: it is drained, or was never acknowledged.
+#[test]
+fn a_copy_that_writes_until_it_is_cut_off_loses_nothing() {
+    let mut bay = with_data();
+    put(bay.path("log"), b"");
+    fs::set_permissions(
+        bay.path("log"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o666),
+    )
+    .expect("chmod");
+    let copy = Copy::of(&bay);
+    let path = copy.path(&bay, "log");
+    let writer = in_background(move || {
+        let mut answered = 0u64;
+        while let Ok(file) = fs::OpenOptions::new().write(true).open(&path) {
+            let line = format!("{answered:08}\n");
+            if sys::write_all_at(&file, line.as_bytes(), answered * 9).is_err() {
+                break;
+            }
+            answered += 1;
+            // It need not be busy: the drain must get through, so that there is something after it.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        answered
+    });
+    wait_until("it writes", LONG, || {
+        (fs::metadata(bay.path("log")).expect("stat").len() > 90).then_some(())
+    });
+    bay.signal(Signal::SIGTERM);
+    assert_eq!(bay.wait_for_exit(), Some(0));
+    let answered = within("the writer is cut off", SOON, writer);
+    let want: String = (0..answered).map(|n| format!("{n:08}\n")).collect();
+    let got = get(bay.canonical("log"));
+    assert!(got.len() >= want.len(), "{} of {}", got.len(), want.len());
+    assert_same("canonical", &got[..want.len()], want.as_bytes());
+    drop(copy);
+}
+
+/// S4.2, S4.6: signals end the daemon, too; the second one at once, with the data left in the store.
+#[test]
+fn signals_end_a_daemon_whose_mount_has_a_copy() {
+    for signals in [1, 2] {
+        let mut bay = with_data();
+        if signals == 2 {
+            bay.signal(Signal::SIGTERM);
+            bay.wait_for_exit();
+            bay.set("drain-rate", "64KiB");
+            bay.start();
+            put(bay.path("f"), vec![8; 20 << 20]);
+        }
+        let copy = Copy::of(&bay);
+        for n in 1..=signals {
+            bay.signal(Signal::SIGTERM);
+            wait_until("the signal is heard", LONG, || {
+                let heard = bay.log().matches("told to unmount").count();
+                (heard >= n + usize::from(signals == 2)).then_some(())
+            });
+        }
+        wait_until("the daemon ends", SOON, || (!alive(&bay)).then_some(()));
+        assert_eq!(bay.wait_for_exit(), Some(0));
+        assert!(!sys::is_mounted(bay.mnt()));
+        if signals == 1 {
+            assert_same("canonical", &get(bay.canonical("f")), &[7; 300_000]);
+        } else {
+            bay.set("drain-rate", "0");
+            bay.start();
+            assert_same("kept", &get(bay.path("f")), &vec![8; 20 << 20]);
+        }
+        drop(copy);
+        bay.finish();
+    }
+}
+
+/// S4.6, S4.7: after a plain umount a copy keeps the session and not the data, and not the next mount.
+#[test]
+fn a_copy_does_not_keep_a_store_that_another_program_has_unmounted() {
+    const LEFT: &str = "another program has unmounted";
+    let mut bay = with_data();
+    bay.allow_log(LEFT);
+    let copy = Copy::of(&bay);
+    let seen = copy.path(&bay, "f");
+    sys::plain_umount(bay.mnt());
+    wait_until("status shows that it is drained", LONG, || {
+        let status = bay.status();
+        (status.at("/mounted") == false && status.undrained() == 0).then_some(())
+    });
+    assert_same("canonical", &get(bay.canonical("f")), &[7; 300_000]);
+    assert_eq!(get(&seen).len(), 300_000, "the copy is served");
+    let mut mount = bay.mount_command();
+    let out = in_background(move || mount.output().expect("start forebay"));
+    let out = within("the next mount", SOON, out);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_eq!(bay.wait_for_exit(), Some(0), "the first daemon's exit code");
+    let error = fs::metadata(&seen).expect_err("the copy is cut off");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{error}");
+    assert_eq!(get(bay.path("f")).len(), 300_000);
+    drop(copy);
+    bay.umount();
+}
+
+/// Ended, or a zombie that its parent has not looked at.
+fn alive(bay: &Bay) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", bay.pid())).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}

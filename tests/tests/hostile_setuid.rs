@@ -1,0 +1,128 @@
+//! S8.4 between nodes: a file that is open for writing on one node gets its setuid bit on another, or in the
+//! backing. A user who may write to it must not get bytes of its own into a file that keeps the bit.
+
+use forebay_tests::bay::{Bay, Drain, get};
+use forebay_tests::cluster::Cluster;
+use forebay_tests::sys;
+use forebay_tests::users::{ALICE, BOB, as_user};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("stat").mode() & 0o7777
+}
+
+fn alice_sets(path: &Path, mode: u32) {
+    as_user(ALICE, &[], || {
+        fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod")
+    });
+}
+
+/// ALICE's file that everyone may write, with BOB's handle that has written to it.
+fn open_to_bob(bay: &Bay, name: &str) -> File {
+    let path = bay.path(name);
+    fs::write(&path, [1; 20_000]).expect("write");
+    chown(&path, Some(ALICE), Some(ALICE)).expect("chown");
+    fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod");
+    as_user(BOB, &[], || {
+        let file = OpenOptions::new().write(true).open(&path).expect("open");
+        sys::write_all_at(&file, b"first", 0).expect("write");
+        file
+    })
+}
+
+/// What BOB does after the bits were set, and after which they must be gone.
+const ENDS: [&str; 5] = ["close", "fsync", "stat", "drain", "truncate"];
+
+/// Gives the handle back where it is still open.
+fn bob_writes(bay: &Bay, name: &str, file: File, end: &str) -> Option<File> {
+    let file = as_user(BOB, &[], || {
+        if end == "truncate" {
+            file.set_len(10).expect("truncate");
+        } else {
+            sys::write_all_at(&file, b"evil", 0).expect("write");
+        }
+        match end {
+            "close" => {
+                sys::close(file).expect("close");
+                return None;
+            }
+            "fsync" => file.sync_all().expect("fsync"),
+            "stat" => assert_eq!(mode(&bay.path(name)), 0o777, "where it was written"),
+            _ => {}
+        }
+        Some(file)
+    });
+    if end == "drain" {
+        bay.drain();
+    }
+    file
+}
+
+/// S8.4: whichever way the bits came, they are gone before the bytes are seen anywhere else.
+#[test]
+fn bits_of_another_node_fall() {
+    for drain in [Drain::Never, Drain::Immediate] {
+        let mut cluster = Cluster::new(2, drain, LIMIT);
+        cluster.set("attr-timeout", "0s");
+        cluster.start();
+        let [here, there] = [0, 1].map(|node| cluster.bay(node));
+        for (n, end) in ENDS.into_iter().enumerate() {
+            for below in [false, true] {
+                let name = format!("f{n}{below}");
+                let file = open_to_bob(here, &name);
+                let from = match below {
+                    true => here.canonical(&name),
+                    false => there.path(&name),
+                };
+                alice_sets(&from, 0o6777);
+                let _open = bob_writes(here, &name, file, end);
+                let modes = [
+                    mode(&here.canonical(&name)),
+                    mode(&there.path(&name)),
+                    mode(&here.path(&name)),
+                ];
+                assert_eq!(modes, [0o777; 3], "{drain:?} {end}, below: {below}");
+            }
+        }
+        cluster.finish();
+    }
+}
+
+/// S8.4: with one node it is programs in the backing that set them.
+#[test]
+fn bits_of_the_backing_fall() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.set("nodes", "one");
+    bay.start();
+    for end in ["stat", "drain", "truncate"] {
+        let file = open_to_bob(&bay, end);
+        alice_sets(&bay.canonical(end), 0o6777);
+        let _open = bob_writes(&bay, end, file, end);
+        assert_eq!(mode(&bay.canonical(end)), 0o777, "{end}");
+    }
+    bay.finish();
+}
+
+/// S8.4, S4.3: bits that are set after the close are meant, although the bytes are drained later.
+#[test]
+fn bits_that_are_set_after_the_close_stay() {
+    let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
+    cluster.start();
+    let [here, there] = [0, 1].map(|node| cluster.bay(node));
+    fs::write(here.path("program"), []).expect("make it");
+    chown(here.path("program"), Some(ALICE), Some(ALICE)).expect("chown");
+    as_user(ALICE, &[], || {
+        fs::write(here.path("program"), [7; 50_000]).expect("write")
+    });
+    alice_sets(&there.path("program"), 0o6755);
+    here.drain();
+    there.drain();
+    assert_eq!(mode(&here.canonical("program")), 0o6755);
+    assert_eq!(get(here.canonical("program")), [7; 50_000]);
+    cluster.finish();
+}

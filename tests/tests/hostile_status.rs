@@ -1,0 +1,239 @@
+//! Root asks, and a user has prepared what root finds: entries in runtime directories, stores, sockets
+//! (S8.2, S8.8, S8.13). Root's `forebay status` opens, follows and waits for nothing of that.
+
+use forebay_tests::bay::{Bay, Drain, put, text};
+use forebay_tests::bystander::Bystander;
+use forebay_tests::cli::{OK, code, str};
+use forebay_tests::users::as_user;
+use forebay_tests::wait::{in_background, within};
+use forebay_tests::{sys, wait_until};
+use nix::sys::stat::Mode;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// As nobody else's test.
+const MALLORY: u32 = 65031;
+const AT_ONCE: Duration = Duration::from_secs(5);
+/// Longer than root gives a user's process to answer.
+const BOUNDED: Duration = Duration::from_secs(30);
+
+/// A runtime directory of MALLORY's at its real place, where root could look.
+struct Planted(PathBuf);
+
+impl Planted {
+    fn make() -> Self {
+        let dir = PathBuf::from(format!("/tmp/forebay-{MALLORY}"));
+        let made = fs::DirBuilder::new().mode(0o700).create(&dir);
+        made.expect("make the runtime directory");
+        chown(&dir, Some(MALLORY), Some(MALLORY)).expect("chown");
+        Planted(dir)
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.0) {
+            eprintln!("remove {}: {e}", self.0.display());
+        }
+    }
+}
+
+/// Names as the daemon makes them.
+fn entry(dir: &Path, mount: &Path, end: &str) -> PathBuf {
+    let hash = mount.as_os_str().as_bytes().iter();
+    let hash = hash.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    dir.join(format!("{hash:016x}.{end}"))
+}
+
+fn words(mount: &Path, store: &Path) -> String {
+    format!(r#"{{"pid":1,"node":"evil","mount":{mount:?},"store":{store:?},"backing":"/"}}"#)
+}
+
+/// A store whose index cannot be opened without waiting.
+fn trap(dir: &Path) {
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(dir)
+        .expect("mkdir");
+    fs::create_dir(dir.join("index")).expect("mkdir");
+    fs::create_dir(dir.join("log")).expect("mkdir");
+    put(
+        dir.join("FOREBAY"),
+        "format = 3\nrocksdb = \"1.0\"\nnode = \"evil\"\nbacking = \"/\"\nkey = 1\nid = 2\n",
+    );
+    let fifo = dir.join("index/CURRENT");
+    nix::unistd::mkfifo(&fifo, Mode::from_bits_retain(0o600)).expect("mkfifo");
+}
+
+/// `forebay` as root, in a background thread: it must not hang the test.
+fn root_asks(args: &[&str], limit: Duration) -> Output {
+    let mut command = Command::new(forebay_tests::prereq::forebay());
+    command.args(args).env_remove("FOREBAY_RUNTIME_DIR");
+    command.env_remove("XDG_RUNTIME_DIR").env("NO_COLOR", "1");
+    sys::die_with_parent(&mut command);
+    let asked = in_background(move || command.output().expect("start forebay"));
+    within("root's forebay status", limit, asked)
+}
+
+/// S8.13: what a user writes about mounts of its own is nothing to root.
+#[test]
+fn root_does_not_believe_what_others_left_in_tmp() {
+    let mut bay = Bay::new(Drain::Immediate);
+    bay.start();
+    let bystander = Bystander::beside(&bay);
+    let planted = Planted::make();
+    let (mount, store) = (bay.root().join("nowhere"), bay.root().join("trap"));
+    let (links, real) = (bay.root().join("links"), bay.root().join("roots"));
+    fs::create_dir(&real).expect("mkdir");
+    put(real.join("FOREBAY"), "root's own");
+    as_user(MALLORY, &[], || {
+        trap(&store);
+        put(entry(&planted.0, &mount, "json"), words(&mount, &store));
+        std::os::unix::fs::symlink(&real, &links).expect("symlink");
+        let other = bay.root().join("elsewhere");
+        put(entry(&planted.0, &other, "json"), words(&other, &links));
+        let fifo = entry(&planted.0, Path::new("/fifo"), "json");
+        nix::unistd::mkfifo(&fifo, Mode::from_bits_retain(0o600)).expect("mkfifo");
+    });
+    for args in [
+        vec!["status"],
+        vec!["status", "--json"],
+        vec!["status", str(&mount)],
+        vec!["umount", str(&mount)],
+    ] {
+        let out = root_asks(&args, AT_ONCE);
+        let said = text(&out);
+        for word in ["evil", "nowhere/", str(&store), str(&links)] {
+            assert!(!said.contains(word), "{args:?} believes {word}:\n{said}");
+        }
+    }
+    bystander.is_not_disturbed(1);
+    bystander.was_not_disturbed();
+    bay.finish();
+}
+
+/// S8.13: a store that belongs to another user is looked at with that user's rights, and not for long.
+#[test]
+fn another_users_store_is_looked_at_as_that_user() {
+    let bay = Bay::new(Drain::Immediate);
+    let (store, secret) = (bay.root().join("trap"), bay.root().join("secret"));
+    as_user(MALLORY, &[], || trap(&store));
+    let out = root_asks(&["status", "--store", str(&store)], BOUNDED);
+    assert_ne!(code(&out), OK, "{}", text(&out));
+    assert!(text(&out).contains("65031"), "{}", text(&out));
+    // A link to what only root may read.
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&secret)
+        .expect("mkdir");
+    put(secret.join("CURRENT"), "root's secret\n");
+    as_user(MALLORY, &[], || {
+        fs::remove_dir_all(store.join("index")).expect("remove");
+        std::os::unix::fs::symlink(&secret, store.join("index")).expect("symlink");
+    });
+    let out = root_asks(&["status", "--store", str(&store)], BOUNDED);
+    assert_ne!(code(&out), OK, "{}", text(&out));
+    assert!(!text(&out).contains("secret\n"), "{}", text(&out));
+    let made: Vec<_> = fs::read_dir(&secret).expect("list").collect();
+    assert_eq!(made.len(), 1, "nothing was made there: {made:?}");
+}
+
+/// S8.8, S8.13: root sees a user's mount, by asking as that user: alive, dead, and lying.
+#[test]
+fn root_asks_a_users_mount_as_that_user() {
+    forebay_tests::prereq::user_mounting();
+    let bay = Bay::new(Drain::Never);
+    let user = nix::unistd::User::from_name("nobody");
+    let uid = user.expect("look up").expect("nobody exists").uid.as_raw();
+    let root = bay.root().join("user");
+    for name in ["", "mnt", "backing", "run", "run/forebay"] {
+        fs::create_dir(root.join(name)).expect("mkdir");
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o700)).expect("chmod");
+        chown(root.join(name), Some(uid), Some(uid)).expect("chown");
+    }
+    let runtime = root.join("run/forebay");
+    let program = bay.root().join("forebay");
+    sys::copy_program(&forebay_tests::prereq::forebay(), &program).expect("copy the program");
+    let (mnt, store) = (root.join("mnt"), root.join("store"));
+    let ask = |who: u32, args: &[&str]| {
+        let mut command = Command::new(&program);
+        command
+            .args(args)
+            .current_dir("/")
+            .env("FOREBAY_RUNTIME_DIR", &runtime);
+        let asked = in_background(move || as_user(who, &[], || command.output().expect("start")));
+        within("forebay", BOUNDED, asked)
+    };
+    let backing = root.join("backing");
+    let out = ask(
+        uid,
+        &[
+            "mount",
+            str(&mnt),
+            "--store",
+            str(&store),
+            "--backing",
+            str(&backing),
+            "--drain",
+            "never",
+            "--nodes",
+            "one",
+        ],
+    );
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    let _guard = Detach(&mnt);
+    as_user(uid, &[], || put(mnt.join("f"), vec![3; 100_000]));
+
+    let status = |who: u32| ask(who, &["status", "--json", str(&mnt)]);
+    let report = |out: &Output| -> serde_json::Value {
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(out)))
+    };
+    let alive = report(&status(0));
+    assert_eq!(alive["source"], "daemon", "{alive}");
+    assert_eq!(alive["bytes"]["undrained"], 100_000, "{alive}");
+    let list = ask(0, &["status"]);
+    assert!(text(&list).contains(str(&mnt)), "{}", text(&list));
+    assert!(!text(&list).contains("node "), "not asked: {}", text(&list));
+
+    let pid = alive["pid"].as_i64().expect("a pid") as i32;
+    let pid = nix::unistd::Pid::from_raw(pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
+    let dead = wait_until("the daemon is gone", BOUNDED, || {
+        let out = status(0);
+        let found = serde_json::from_slice::<serde_json::Value>(&out.stdout).ok()?;
+        (found["source"] == "store").then_some(found)
+    });
+    assert_eq!(dead["bytes"]["undrained"], 100_000, "{dead}");
+
+    // The user answers, and never ends.
+    let socket = entry(&runtime, &mnt, "sock");
+    let trapped = root.join("trap");
+    let listener = as_user(uid, &[], || {
+        fs::remove_file(&socket).expect("remove");
+        trap(&trapped);
+        put(entry(&runtime, &mnt, "json"), words(&mnt, &trapped));
+        UnixListener::bind(&socket).expect("bind")
+    });
+    let out = status(0);
+    assert_ne!(code(&out), OK, "{}", text(&out));
+    drop(listener);
+    let out = status(0);
+    assert_ne!(code(&out), OK, "{}", text(&out));
+}
+
+struct Detach<'a>(&'a Path);
+
+impl Drop for Detach<'_> {
+    fn drop(&mut self) {
+        if let Err(e) = sys::detach(self.0) {
+            eprintln!("detach {}: {e}", self.0.display());
+        }
+    }
+}

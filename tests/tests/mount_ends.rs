@@ -1,0 +1,278 @@
+//! How a mount ends that no command of Forebay has ended: its daemon was killed, or another program has
+//! unmounted it. Every exit code means what `--help` says, and the next command mends the rest.
+//!
+//! Checks S4.2, S4.7, S4.9 and S5.4.
+
+use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
+use forebay_tests::cli::{FAILED, NO_DAEMON, OK, STILL_DIRTY, assert_refused, code, str};
+use forebay_tests::status::Status;
+use forebay_tests::sys;
+use forebay_tests::wait::{LONG, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::process::Output;
+
+const LEFT: &str = "another program has unmounted";
+
+/// What a crash leaves: the daemon is gone, and its mount is there and answers nothing.
+fn crash(bay: &mut Bay) {
+    bay.signal(Signal::SIGKILL);
+    bay.wait_for_exit();
+    assert!(sys::is_mounted(bay.mnt()));
+}
+
+fn umount(bay: &Bay, options: &[&str]) -> Output {
+    let mut args = vec!["umount", str(bay.mnt())];
+    args.extend(options);
+    bay.run(args)
+}
+
+/// S4.9, S5.4: umount of a dead daemon's mount looks into the store; status of it is no success.
+#[test]
+fn exit_codes_of_a_mount_whose_daemon_died() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.start();
+    put(bay.path("f"), vec![7; 300_000]);
+    put(bay.path("g"), vec![7; 1000]);
+    crash(&mut bay);
+    for args in [vec!["status", str(bay.mnt())], vec!["status"]] {
+        let out = bay.run(args);
+        assert_eq!(code(&out), NO_DAEMON, "{}", text(&out));
+        assert!(text(&out).contains("no daemon"), "{}", text(&out));
+        assert!(text(&out).contains("in 2 files"), "{}", text(&out));
+    }
+    let out = bay.run(["status", "--store", str(bay.store()), "--json"]);
+    assert_eq!(Status::parse(&out).undrained(), 301_000);
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    assert!(text(&out).contains("in 2 files stay"), "{}", text(&out));
+    assert!(!sys::is_mounted(bay.mnt()), "it is taken away all the same");
+
+    bay.start();
+    assert_same("served", &get(bay.path("f")), &[7; 300_000]);
+    crash(&mut bay);
+    let out = umount(&bay, &["--keep"]);
+    assert_eq!(code(&out), OK, "told to leave it: {}", text(&out));
+    assert!(!sys::is_mounted(bay.mnt()));
+
+    bay.start();
+    bay.drain();
+    // Removed while it was open: nothing is left of it that ever has to be drained.
+    let removed = fs::File::create(bay.path("removed")).expect("create");
+    sys::write_all_at(&removed, &[1; 5000], 0).expect("write");
+    fs::remove_file(bay.path("removed")).expect("unlink");
+    crash(&mut bay);
+    drop(removed);
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(
+        text(&out).contains("everything is drained"),
+        "{}",
+        text(&out)
+    );
+    bay.finish();
+}
+
+/// S4.9: what cannot be known is not claimed.
+#[test]
+fn umount_of_a_dead_mount_whose_store_is_gone_fails() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.start();
+    put(bay.path("f"), vec![7; 300_000]);
+    crash(&mut bay);
+    let away = bay.root().join("away");
+    fs::rename(bay.store(), &away).expect("rename");
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    assert!(text(&out).contains(str(bay.store())), "{}", text(&out));
+    assert!(!sys::is_mounted(bay.mnt()), "it is taken away all the same");
+    fs::rename(&away, bay.store()).expect("rename");
+    bay.start();
+    bay.finish();
+}
+
+/// A bay with so much undrained data that another program, `umount(8)`, has unmounted.
+fn left(rate: &str, bytes: usize) -> Bay {
+    let mut bay = Bay::new(Drain::Never);
+    bay.allow_log(LEFT).set("drain-rate", rate);
+    bay.start();
+    put(bay.path("f"), vec![9; bytes]);
+    sys::plain_umount(bay.mnt());
+    wait_until("status shows that it is unmounted", LONG, || {
+        (bay.status().at("/mounted") == false).then_some(())
+    });
+    bay
+}
+
+/// S4.7: after a plain umount the daemon drains what is left, says so once, and ends.
+#[test]
+fn after_a_plain_umount_the_daemon_drains_and_ends() {
+    let mut bay = left("2MiB", 4 << 20);
+    let out = bay.run(["status", str(bay.mnt())]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(
+        text(&out).contains("not mounted any more"),
+        "{}",
+        text(&out)
+    );
+    assert!(bay.status().undrained() > 0);
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    assert_same("canonical", &get(bay.canonical("f")), &vec![9; 4 << 20]);
+    let warned: Vec<_> = bay
+        .log()
+        .lines()
+        .filter(|l| l.contains("WARN"))
+        .map(str::to_owned)
+        .collect();
+    assert!(
+        matches!(&warned[..], [one] if one.contains(LEFT)),
+        "{warned:?}"
+    );
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), NO_DAEMON, "{}", text(&out));
+    bay.finish();
+}
+
+/// S4.7: with nothing undrained there is nothing to warn of.
+#[test]
+fn a_plain_umount_of_a_drained_mount_is_quiet() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.start();
+    put(bay.path("f"), vec![9; 100_000]);
+    bay.drain();
+    sys::plain_umount(bay.mnt());
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    bay.finish();
+}
+
+/// S4.7: the next mount of the store does not wait for a drain that takes minutes.
+#[test]
+fn the_next_mount_takes_over_at_once() {
+    let mut bay = left("64KiB", 20 << 20);
+    bay.set("drain-rate", "0");
+    let out = bay.mount_command().output().expect("start forebay");
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(text(&out).contains("handed it over"), "{}", text(&out));
+    assert_eq!(bay.wait_for_exit(), Some(0), "the first daemon's exit code");
+    assert!(sys::is_mounted(bay.mnt()));
+    let status = bay.status();
+    assert_eq!(status.at("/mounted"), true);
+    assert!(status.undrained() > 0, "it was not drained before");
+    assert_same("served", &get(bay.path("f")), &vec![9; 20 << 20]);
+    // In the background, it has its own log.
+    bay.umount();
+    assert_same("canonical", &get(bay.canonical("f")), &vec![9; 20 << 20]);
+    let log = fs::read_to_string(bay.store().join("forebay.log")).expect("read the log");
+    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    bay.finish();
+}
+
+/// S4.6: when umount has returned, the next mount finds the store free, also its index.
+#[test]
+fn a_store_is_free_when_umount_returns() {
+    let bay = Bay::new(Drain::Never);
+    for round in 0..10 {
+        let out = bay.mount_command().output().expect("start forebay");
+        assert_eq!(code(&out), OK, "round {round}: {}", text(&out));
+        put(bay.path("f"), vec![round; 1000]);
+        let out = umount(&bay, &[]);
+        assert_eq!(code(&out), OK, "round {round}: {}", text(&out));
+    }
+    assert_eq!(get(bay.canonical("f")), [9; 1000]);
+}
+
+/// S4.7: another store does not take over: the sentence says what is going on, and what to do.
+#[test]
+fn a_mount_with_another_store_waits_for_the_drain() {
+    let mut bay = left("64KiB", 1 << 20);
+    let other = bay.root().join("store2");
+    let out = bay.run([
+        "mount",
+        str(bay.mnt()),
+        "--store",
+        str(&other),
+        "--backing",
+        str(bay.backing()),
+    ]);
+    assert_refused(&out, Some(FAILED), &[str(bay.store()), "--keep"]);
+    let out = umount(&bay, &["--keep"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    bay.set("drain-rate", "0").start();
+    bay.finish();
+}
+
+/// S4.2, S4.7: umount, umount --keep and signals mean the same to a daemon without its mount.
+#[test]
+fn a_daemon_without_its_mount_is_told_to_end() {
+    let mut bay = left("64KiB", 20 << 20);
+    let out = umount(&bay, &["--timeout", "200ms"]);
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    assert!(
+        text(&out).contains("not mounted any more"),
+        "{}",
+        text(&out)
+    );
+    let out = umount(&bay, &["--keep"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(text(&out).contains("stay in the store"), "{}", text(&out));
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    bay.start();
+    assert_same("kept", &get(bay.path("f")), &vec![9; 20 << 20]);
+
+    // As at a shutdown: umount, then SIGTERM, and again when that takes too long.
+    sys::plain_umount(bay.mnt());
+    for n in 1..=2 {
+        bay.signal(Signal::SIGTERM);
+        wait_until("the signal is heard", LONG, || {
+            (bay.log().matches("told to unmount").count() == n).then_some(())
+        });
+    }
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    bay.set("drain-rate", "0").start();
+    assert_same("kept", &get(bay.path("f")), &vec![9; 20 << 20]);
+    bay.finish();
+}
+
+/// S4.2: SIGHUP opens the log again, in the foreground and in the background, and unmounts nothing.
+#[test]
+fn sighup_opens_the_log_again() {
+    const TOLD: &str = "told to open the log again";
+    let mut bay = Bay::new(Drain::Never);
+    bay.start();
+    bay.signal(Signal::SIGHUP);
+    wait_until("the signal is heard", LONG, || {
+        bay.log().contains(TOLD).then_some(())
+    });
+    put(bay.path("f"), b"still mounted");
+    bay.umount();
+
+    let log = bay.root().join("own.log");
+    bay.arg("--log-file").arg(str(&log));
+    bay.start();
+    rotated(&log, bay.pid());
+    assert_eq!(get(bay.path("f")), b"still mounted");
+    assert!(
+        !bay.log().contains(&format!("{TOLD}\n")),
+        "on standard error"
+    );
+    bay.umount();
+
+    let out = bay.mount_command().output().expect("start forebay");
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    rotated(&log, bay.status().pid() as u32);
+    assert_eq!(get(bay.path("f")), b"still mounted");
+    bay.finish();
+
+    fn rotated(log: &std::path::Path, pid: u32) {
+        let old = log.with_extension("1");
+        fs::rename(log, &old).expect("rename the log");
+        kill(Pid::from_raw(pid as i32), Signal::SIGHUP).expect("signal");
+        wait_until("there is a new log", LONG, || {
+            let new = fs::read_to_string(log).unwrap_or_default();
+            new.contains(TOLD).then_some(())
+        });
+        assert!(get(&old).len() > 100, "the old one is left alone");
+    }
+}
