@@ -281,3 +281,35 @@ fn waits_for_a_turn_end() {
     assert_eq!(read, [1; 4096]);
     bay.finish();
 }
+
+/// S8.16: the pieces that a file was written in cost no call each when it is read. Files of single bytes,
+/// written backwards, are the most pieces that a user can make.
+#[test]
+fn readers_of_single_bytes_stop_no_other_user() {
+    const BYTES: u64 = 40_000;
+    const READERS: usize = 24;
+    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
+    bay.start();
+    let path = of_alice(&bay).join("backwards");
+    let bytes: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
+    as_user(ALICE, &[], || {
+        let file = open_rw(&path);
+        for at in (0..BYTES).rev() {
+            file.write_all_at(&bytes[at as usize..][..1], at)
+                .expect("write");
+        }
+    });
+    let bystander = Bystander::beside(&bay);
+    let done = Arc::new(AtomicUsize::new(0));
+    let reads = done.clone();
+    let readers = Calls::start(READERS, move |_| {
+        while reads.load(Ordering::Acquire) == 0 {
+            assert_eq!(fs::read(&path).expect("read"), bytes);
+        }
+    });
+    bystander.is_not_disturbed(10);
+    done.store(1, Ordering::Release);
+    readers.are_answered();
+    bystander.was_not_disturbed();
+    bay.umount_with(&["--keep"]);
+}

@@ -1,8 +1,10 @@
 //! Carrying a planned read out. Every byte from the log or a subfile is checked against the checksum
 //! of its unit before anyone sees it.
 
+mod logged;
+
 use super::File;
-use super::plan::{LogPiece, Plan, Source, SubfilePiece};
+use super::plan::{Plan, Source, SubfilePiece};
 use crate::checksum;
 use crate::disk::DiskFile;
 use crate::error::{Result, StoreError};
@@ -11,7 +13,6 @@ use crate::layout::ViewSource;
 use crate::subfile::Subfiles;
 use crate::types::ByteRange;
 use std::cell::RefCell;
-use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -84,65 +85,6 @@ impl File {
             }
         }
         self.read_logged(in_log, plan.range.start, buf)
-    }
-
-    /// Small writes share units, which may be in any order in the file: each unit is read and checked
-    /// once for all of its pieces.
-    fn read_logged(
-        &self,
-        mut pieces: Vec<(ByteRange, &LogPiece)>,
-        start: u64,
-        buf: &mut [u8],
-    ) -> Result<()> {
-        let unit = |(_, log): &(ByteRange, &LogPiece)| (log.unit.segment, log.unit.offset);
-        pieces.sort_unstable_by_key(|piece| (unit(piece), Reverse(piece.1.unit.len)));
-        let place =
-            |range: &ByteRange| (range.start - start) as usize..(range.end - start) as usize;
-        for run in pieces.chunk_by(|a, b| unit(a) == unit(b)) {
-            // A unit grew while it was written: the longest one has the bytes of all.
-            let checked = run.len() > 1
-                && SCRATCH.with_borrow_mut(|scratch| {
-                    let (_, longest) = run[0];
-                    let read = longest.segment.read_unit(&longest.unit, scratch)?;
-                    for (range, log) in run.iter().filter(|_| read.is_some()) {
-                        let skip = log.skip as usize;
-                        let Some(part) = scratch.get(skip..skip + range.len() as usize) else {
-                            return Ok(false);
-                        };
-                        buf[place(range)].copy_from_slice(part);
-                    }
-                    Ok::<_, StoreError>(read.is_some())
-                })?;
-            if !checked {
-                for (range, log) in run {
-                    self.read_log(*range, log, &mut buf[place(range)])?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn read_log(&self, range: ByteRange, log: &LogPiece, out: &mut [u8]) -> Result<()> {
-        let damaged = || StoreError::Checksum {
-            file: self.id,
-            range,
-            segment: log.unit.segment,
-            offset: log.unit.offset,
-        };
-        if log.skip == 0 && out.len() == log.unit.len as usize {
-            let n = log.segment.read_payload(out, u64::from(log.unit.offset))?;
-            let good = n == out.len() && checksum::crc32c(out) == log.unit.crc;
-            return if good { Ok(()) } else { Err(damaged()) };
-        }
-        SCRATCH.with_borrow_mut(|scratch| {
-            log.segment
-                .read_unit(&log.unit, scratch)?
-                .ok_or_else(damaged)?;
-            let skip = log.skip as usize;
-            let part = scratch.get(skip..skip + out.len()).ok_or_else(damaged)?;
-            out.copy_from_slice(part);
-            Ok(())
-        })
     }
 
     fn read_published(&self, range: ByteRange, from: &ViewSource, out: &mut [u8]) -> Result<()> {
