@@ -6,11 +6,15 @@
 //! the answer into a restart of the call, and without a signal the bare number of that restart
 //! would reach the program.
 //!
-//! A signal of the thread's own is one, and so is any fatal one: the kernel makes those each
-//! thread's own. One for the process as a whole goes to one thread of the kernel's choice, which
-//! does not show. It is the first thread if that can take it. Otherwise whoever was chosen takes it
-//! at once, unless it cannot run; so a signal that stays is the asker's, or that of another thread
-//! that is stuck, and then nothing is said until that one has it.
+//! A signal of the thread's own is one. A signal for the process as a whole goes to one thread of the
+//! kernel's choice, which does not show. It is the first thread if that can take it. Otherwise the chosen
+//! thread takes it at once, unless it cannot run; so a signal that stays is the asker's, or that of
+//! another thread that is stuck, and then nothing is said until that one has it.
+//!
+//! A signal that ends the process ends this thread too, whichever thread takes it. The kernel makes most of
+//! these SIGKILL of each thread when they are sent, but not those that write a core file (SIGQUIT, SIGXCPU),
+//! nor one that comes while the thread has another signal pending. So "ends the process" is read from the
+//! thread's handlers ([`Signals::fatal`]), and not from SIGKILL alone.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,12 +36,28 @@ struct Signals {
     own: u64,
     shared: u64,
     blocked: u64,
+    ignored: u64,
+    caught: u64,
+}
+
+/// What these do by default ends no process: CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG and WINCH.
+const HARMLESS: u64 = (0x7f << (libc::SIGCHLD - 1)) | (1 << (libc::SIGWINCH - 1));
+
+impl Signals {
+    /// Pending signals that end the process, whichever of its threads takes them.
+    fn fatal(&self) -> u64 {
+        (self.own | self.shared) & !(self.blocked | self.ignored | self.caught | HARMLESS)
+    }
 }
 
 impl Asker {
     /// `tid` as the kernel sent it: a thread's number, 0 if it cannot be seen from here.
     pub fn new(tid: u32) -> Self {
         Self { tid, seen: 0 }
+    }
+
+    pub fn tid(&self) -> u32 {
+        self.tid
     }
 
     /// A signal waits for the thread, or it is gone. False where nothing can be known.
@@ -61,11 +81,9 @@ impl Asker {
     /// The kernel ends the thread as soon as its request is answered. False where nothing can be known; so for
     /// a thread that is gone: it does not wait, and another one of its process may want the answer.
     pub fn is_killed(&self) -> bool {
-        const KILL: u64 = 1 << (libc::SIGKILL - 1);
-        let killed = |me: Signals| (me.own | me.shared) & KILL != 0;
         self.tid != 0
             && read(PathBuf::from(format!("/proc/{}/status", self.tid)))
-                .is_ok_and(|status| status.is_some_and(killed))
+                .is_ok_and(|status| status.is_some_and(|me| me.fatal() != 0))
     }
 
     fn judge(&mut self, me: &Signals, others_stuck: impl FnOnce(u64) -> bool) -> bool {
@@ -74,6 +92,9 @@ impl Asker {
         }
         let shared = me.shared & !me.blocked;
         let stays = shared & std::mem::replace(&mut self.seen, shared);
+        if stays & me.fatal() != 0 {
+            return true;
+        }
         match me.threads {
             0 | 1 => shared != 0,
             _ => stays != 0 && (me.process == self.tid || !others_stuck(stays)),
@@ -95,10 +116,13 @@ fn others_stuck(tid: u32, me: &Signals, signals: u64) -> bool {
 
 /// `None` when there is no such thread.
 fn read(status: PathBuf) -> io::Result<Option<Signals>> {
-    match std::fs::read_to_string(status) {
-        Ok(text) => parse(&text).map(Some).ok_or_else(|| {
-            io::Error::other("its status does not look like what this kernel should say")
-        }),
+    // The kernel cuts a program's name after 15 bytes, also within a character.
+    match std::fs::read(status) {
+        Ok(text) => parse(&String::from_utf8_lossy(&text))
+            .map(Some)
+            .ok_or_else(|| {
+                io::Error::other("its status does not look like what this kernel should say")
+            }),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
         Err(e) => Err(e),
@@ -121,11 +145,13 @@ fn parse(status: &str) -> Option<Signals> {
             "SigPnd" => signals.own = bits()?,
             "ShdPnd" => signals.shared = bits()?,
             "SigBlk" => signals.blocked = bits()?,
+            "SigIgn" => signals.ignored = bits()?,
+            "SigCgt" => signals.caught = bits()?,
             _ => continue,
         }
         found += 1;
     }
-    (found == 6).then_some(signals)
+    (found == 8).then_some(signals)
 }
 
 #[cfg(test)]

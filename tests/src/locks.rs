@@ -130,7 +130,7 @@ pub fn waiters(bay: &Bay) -> usize {
 
 const LOCK: &str = "
 import fcntl, os, signal, struct, sys, threading, time
-# Whoever runs the tests in the background may have had it ignored.
+# A shell without job control starts programs in the background with SIGQUIT ignored.
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 def say(word): print(word, flush=True)
 def lock(fd, how, first, count):
@@ -144,6 +144,17 @@ const HOLD: &str = "
 lock(fd, sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 say('got')
 sys.stdin.read()
+";
+
+/// Two threads wait, neither of them the first one, which does not take SIGXCPU.
+const TWO: &str = "
+open('/proc/self/comm', 'wb').write(b'w\\xc3')
+def wait(): lock(os.open(sys.argv[1], os.O_RDWR), 'Flock', 0, 0)
+threads = [threading.Thread(target=wait) for _ in range(2)]
+for thread in threads: thread.start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGXCPU])
+say('blocked')
+for thread in threads: thread.join()
 ";
 
 const CROSS: &str = "
@@ -208,6 +219,12 @@ impl Worker {
         Worker::run(CROSS, &[&path, &first.to_string(), &second.to_string()])
     }
 
+    /// Two threads wait for the lock, beside a first one that has SIGXCPU blocked. The process has a name that
+    /// is not UTF-8.
+    pub fn two_threads(path: &Path) -> Worker {
+        Worker::run(TWO, &[&path])
+    }
+
     /// Waits until SIGUSR1 comes, with another thread `beside` it.
     pub fn handling(path: &Path, beside: &str) -> Worker {
         Worker::run(HANDLE, &[&path, &beside])
@@ -245,23 +262,22 @@ impl Worker {
         self.wait();
     }
 
-    /// The same; it comes back, with what the kernel says of it on standard error, if it was not gone
-    /// within `limit`.
-    pub fn kill_within(self, signal: Signal, limit: Duration) -> Result<(), Worker> {
+    /// The same, within `limit`; what the kernel says of a worker that stays is told otherwise.
+    pub fn kill_at_once(self, signal: Signal, limit: Duration) {
         self.signal(signal);
         let start = Instant::now();
         while start.elapsed() < limit {
             let ended = self.child.borrow_mut().try_wait();
             if ended.expect("ask after the worker").is_some() {
-                return Ok(());
+                return;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        for what in ["status", "wchan", "stack", "syscall"] {
-            let said = std::fs::read_to_string(format!("/proc/{}/{what}", self.pid()));
-            eprintln!("{what} of a worker that {signal} did not end: {said:?}");
-        }
-        Err(self)
+        let said = ["status", "wchan", "stack", "syscall"].map(|what| {
+            let said = std::fs::read(format!("/proc/{}/{what}", self.pid())).unwrap_or_default();
+            format!("{what}: {}", String::from_utf8_lossy(&said))
+        });
+        panic!("{signal} did not end a worker: {}", said.join("\n"));
     }
 
     /// Lets it end by itself.

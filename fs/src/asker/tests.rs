@@ -1,6 +1,9 @@
 use super::*;
 
-const TERM: u64 = 1 << 14;
+const USR1: u64 = 1 << (libc::SIGUSR1 - 1);
+const TERM: u64 = 1 << (libc::SIGTERM - 1);
+const CHLD: u64 = 1 << (libc::SIGCHLD - 1);
+const XCPU: u64 = 1 << (libc::SIGXCPU - 1);
 
 fn alone() -> Signals {
     Signals {
@@ -47,16 +50,27 @@ fn the_only_thread_takes_what_is_sent_to_the_process() {
     assert!(Asker::new(7).judge(&me, |_| unreachable!()));
 }
 
+/// The kernel cuts a name after 15 bytes, whatever it cuts through.
+#[test]
+fn a_name_that_is_no_text_hides_nothing() {
+    let name = std::thread::spawn(|| {
+        std::fs::write("/proc/thread-self/comm", b"w\xc3").unwrap();
+        read("/proc/thread-self/status".into())
+    });
+    assert!(name.join().unwrap().unwrap().is_some());
+}
+
 /// The other thread may be about to take it: only what stays is for this one.
 #[test]
 fn with_several_threads_a_signal_must_stay() {
     let mut me = one_of_two(7);
+    me.caught = USR1;
     let mut asker = Asker::new(7);
-    me.shared = TERM;
+    me.shared = USR1;
     assert!(!asker.judge(&me, |_| unreachable!()));
     me.shared = 0;
     assert!(!asker.judge(&me, |_| unreachable!()));
-    me.shared = TERM;
+    me.shared = USR1;
     assert!(!asker.judge(&me, |_| unreachable!()));
     assert!(asker.judge(&me, |_| unreachable!()));
 }
@@ -64,9 +78,34 @@ fn with_several_threads_a_signal_must_stay() {
 #[test]
 fn a_later_thread_leaves_it_to_one_that_is_stuck() {
     let mut me = one_of_two(6);
+    me.caught = USR1;
     let mut asker = Asker::new(7);
-    me.shared = TERM;
+    me.shared = USR1;
     assert!(!asker.judge(&me, |_| true));
-    assert!(!asker.judge(&me, |signals| signals == TERM));
+    assert!(!asker.judge(&me, |signals| signals == USR1));
     assert!(asker.judge(&me, |_| false));
+}
+
+/// Two threads that are stuck would leave it to each other.
+#[test]
+fn what_ends_the_process_is_for_every_thread() {
+    let mut me = one_of_two(6);
+    let mut asker = Asker::new(7);
+    me.shared = XCPU;
+    assert!(!asker.judge(&me, |_| true));
+    assert!(asker.judge(&me, |_| unreachable!()));
+    for spared in [&mut me.caught, &mut me.ignored, &mut me.blocked] {
+        *spared = XCPU;
+    }
+    assert!(!asker.judge(&me, |_| true));
+}
+
+#[test]
+fn fatal_is_what_ends_a_process_by_default_and_is_not_handled() {
+    let mut me = alone();
+    me.shared = XCPU | TERM | USR1 | CHLD;
+    me.own = TERM;
+    assert_eq!(me.fatal(), XCPU | TERM | USR1);
+    (me.caught, me.ignored, me.blocked) = (USR1, XCPU, TERM);
+    assert_eq!(me.fatal(), 0);
 }
