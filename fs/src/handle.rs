@@ -4,7 +4,7 @@ use crate::backing::{AsUser, dirent::Dirent};
 use crate::inode::{Inode, Registered};
 use crate::recent::Recent;
 use crate::types::Caller;
-use layout_index::{AppendHold, File};
+use layout_index::File;
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub struct Handle {
     pub canonical: AsUser,
     pub readable: bool,
     pub writable: bool,
-    /// The kernel does this handle's reads and writes on the canonical file; what still comes here
-    /// (allocation, copies, sync) must go there too.
+    /// The kernel does reads and writes of this file on the canonical file; what still comes here
+    /// (allocation, copies, sync, appends, O_DIRECT) must go there too.
     pub passthrough: Option<Registered>,
     /// Its writes go into the store.
     pub absorbs: bool,
@@ -32,8 +32,6 @@ pub struct Handle {
     /// they have published, and a write records only what it changes.
     pub looks: bool,
     pub recent: Recent,
-    /// The kernel appends by itself through this handle: no other node does meanwhile.
-    pub append_hold: Option<AppendHold>,
     pub opener: Caller,
     /// No byte at or behind this can be written.
     pub largest: u64,

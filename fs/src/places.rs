@@ -198,6 +198,11 @@ impl Drop for Noted {
     }
 }
 
+/// The thread that waits for the answer of the request that this thread is at; 0 if it is not known.
+pub fn caller_thread() -> u32 {
+    CURRENT.with_borrow(|current| current.as_ref().map_or(0, |at| at.asker.tid()))
+}
+
 impl Places {
     /// Runs `task` where it may wait, as soon as its user has a place.
     pub fn run(self: &Arc<Self>, origin: Origin, task: impl FnOnce() + Send + 'static) {

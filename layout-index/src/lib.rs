@@ -44,7 +44,7 @@ pub use file::{
 };
 pub use index::SubfileRow;
 pub use kept::{Kept, KeptTotals, Version};
-pub use peers::{AppendHold, AppendTurn, Appends, Canonical, Overlap, Peers, Wait};
+pub use peers::{AppendTurn, Appends, Canonical, Overlap, Peers, Wait};
 pub use policy::FilePolicy;
 pub use recovery::RecoveryReport;
 pub use space::{Space, SpaceOptions};

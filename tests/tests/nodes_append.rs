@@ -7,6 +7,7 @@ use forebay_tests::bay::{Drain, assert_same, get, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::locks::{How, unlock, wait_for_lock};
 use forebay_tests::sys;
+use forebay_tests::wait::{LONG, wait_until};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -316,12 +317,10 @@ fn appends_of_a_killed_node_are_waited_for() {
 }
 
 /// S2.15 while programs have had the file open for reading since it was drained (`tail -f`): the kernel then
-/// appends by itself, and other nodes wait until the handle is closed.
+/// reads the canonical file by itself, and appends take turns all the same, also through handles that stay open.
 #[test]
 fn appends_beside_readers_of_a_drained_file() {
     let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
-    cluster.set("visibility-timeout", "2s");
-    cluster.allow_log("did not let this one append");
     cluster.start();
     let paths = cluster.paths("log");
     append_line(&paths[0], "begin\n");
@@ -343,17 +342,59 @@ fn appends_beside_readers_of_a_drained_file() {
         let seen = sys::read_at(reader, 0, got.len() + 1).expect("read");
         assert_same("a reader from before", &seen, got.as_bytes());
     }
-    let mut held = append(&paths[0]);
+    let held = OpenOptions::new().read(true).write(true).open(&paths[0]);
+    let mut held = held.expect("open");
+    sys::set_append(&held, true).expect("F_SETFL");
     held.write_all(b"held\n").expect("append");
-    let refused = OpenOptions::new().append(true).open(&paths[1]);
-    let refused = refused.and_then(|mut file| file.write_all(b"beside\n"));
-    assert_eq!(sys::errno(refused, "append beside"), libc::ETIMEDOUT);
+    append_line(&paths[1], "beside\n");
+    held.write_all(b"held again\n").expect("append");
     sys::close(held).expect("close");
     append_line(&paths[1], "end\n");
     for path in &paths {
-        let want = got.clone() + "held\nend\n";
+        let want = got.clone() + "held\nbeside\nheld again\nend\n";
         assert_same("behind each other", &get(path), want.as_bytes());
     }
     drop(readers);
+    cluster.finish();
+}
+
+/// S2.15, for a handle that stays open and goes on appending while another node cuts the file, or writes past its
+/// end, without appending.
+#[test]
+fn an_open_appender_goes_behind_what_others_publish() {
+    let cluster = nodes(2, &[]);
+    let paths = cluster.paths("log");
+    let mut log = append(&paths[0]);
+    let mut want = Vec::new();
+    for round in 0..20 {
+        let line = format!("line {round}\n");
+        log.write_all(line.as_bytes()).expect("append");
+        want.extend(line.as_bytes());
+        // No sync point of the handle: the drain publishes what was appended.
+        wait_until("it is drained", LONG, || {
+            (get(cluster.canonical("log")) == want).then_some(())
+        });
+        if round % 2 == 0 {
+            // As logrotate does with copytruncate.
+            let cut = File::create(&paths[1]).expect("cut");
+            sys::close(cut).expect("close");
+            want.clear();
+        } else {
+            let at = want.len() as u64 + 3;
+            let other = OpenOptions::new().write(true).open(&paths[1]);
+            other
+                .and_then(|file| {
+                    file.write_all_at(b"past the end\n", at)?;
+                    sys::close(file)
+                })
+                .expect("write past the end");
+            want.resize(at as usize, 0);
+            want.extend(b"past the end\n");
+        }
+    }
+    sys::close(log).expect("close");
+    for path in &paths {
+        assert_same("behind what was published", &get(path), &want);
+    }
     cluster.finish();
 }

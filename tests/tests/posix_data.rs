@@ -368,6 +368,25 @@ fn o_direct_of_any_alignment() {
         &data[13..50_013],
     );
     drop(file);
+    // The kernel reads the canonical file by itself now, and that has alignments of its own.
+    let plain = OpenOptions::new().read(true).open(&path).expect("open");
+    let file = options.open(&path).expect("open with O_DIRECT");
+    assert_same(
+        "beside passthrough",
+        &sys::read_at(&file, 13, 50_000).expect("read"),
+        &data[13..50_013],
+    );
+    sys::write_all_at(&file, b"unaligned", 17).expect("write");
+    for reader in [&plain, &file] {
+        let seen = sys::read_at(reader, 17, 9).expect("read");
+        assert_same("written beside passthrough", &seen, b"unaligned");
+    }
+    drop((plain, file));
+    options.write(false).create(false);
+    let alone = options.open(&path).expect("open with O_DIRECT");
+    let seen = sys::read_at(&alone, 17, 9).expect("read");
+    assert_same("O_DIRECT alone", &seen, b"unaligned");
+    drop(alone);
     bay.finish();
 }
 

@@ -18,13 +18,14 @@ const DIRECT: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 pub fn reply_open(reply: ReplyOpen, ino: INodeNo, opened: Result<Opened>) {
-    let Opened { fh, passthrough } = match opened {
+    let opened = match opened {
         Ok(opened) => opened,
         Err(e) => return reply.error(errno("open", ino.0, &e)),
     };
-    match passthrough.as_ref().and_then(backing_id) {
-        Some(id) => reply.opened_passthrough(FileHandle(fh), FopenFlags::empty(), id),
-        None => reply.opened(FileHandle(fh), DIRECT),
+    let (fh, flags) = (FileHandle(opened.fh), flags_of(&opened));
+    match opened.passthrough.as_ref().and_then(backing_id) {
+        Some(id) => reply.opened_passthrough(fh, flags, id),
+        None => reply.opened(fh, DIRECT),
     }
 }
 
@@ -34,17 +35,25 @@ pub fn reply_create(
     parent: INodeNo,
     created: Result<(Entry, Opened)>,
 ) {
-    let (entry, Opened { fh, passthrough }) = match created {
+    let (entry, opened) = match created {
         Ok(created) => created,
         Err(e) => return reply.error(errno("create", parent.0, &e)),
     };
     let (ttl, attr) = (overlay.ttl(entry.attr.ino), file_attr(&entry.attr));
-    let (generation, fh) = (Generation(entry.generation), FileHandle(fh));
-    match passthrough.as_ref().and_then(backing_id) {
+    let (generation, fh) = (Generation(entry.generation), FileHandle(opened.fh));
+    match opened.passthrough.as_ref().and_then(backing_id) {
         Some(id) => {
-            reply.created_passthrough(&ttl, &attr, generation, fh, FopenFlags::empty(), id);
+            reply.created_passthrough(&ttl, &attr, generation, fh, flags_of(&opened), id);
         }
         None => reply.created(&ttl, &attr, generation, fh, DIRECT),
+    }
+}
+
+/// With passthrough, direct I/O leaves mappings to the kernel and sends reads and writes here.
+fn flags_of(opened: &Opened) -> FopenFlags {
+    match opened.sends_requests {
+        true => DIRECT,
+        false => FopenFlags::empty(),
     }
 }
 

@@ -82,12 +82,7 @@ impl Adapter {
             && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)
             && self.overlay.finds_end(&handle);
         let end = offset.saturating_add(data.len() as u64);
-        let written = !durable
-            && match appends {
-                true => self.overlay.try_append(&handle, data, kill),
-                false => self.overlay.try_write(&handle, offset, data, kill),
-            };
-        if written {
+        if !durable && !appends && self.overlay.try_write(&handle, offset, data, kill) {
             handle.inode.kernel_size.written(end);
             drop(handle);
             return reply.written(data.len() as u32);

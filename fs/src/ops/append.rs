@@ -7,8 +7,8 @@
 //! The kernel sends one append to a file at a time, and no other write beside it.
 //!
 //! While a program of this node has had the file open for reading since before there was something to absorb, the
-//! kernel reads and writes the canonical file by itself, also for handles that append. Such a handle
-//! keeps the right to append from its open to its last close ([`AppendHold`]): other nodes wait for that.
+//! kernel reads the canonical file by itself (passthrough). Handles that write are then opened so that their
+//! requests come here all the same, and the bytes are written to the canonical file, appends in the node's turn.
 //!
 //! # What the kernel believes
 //! Not all depends on requests that say that they append: `RWF_APPEND` is not shown in a request, and the
@@ -27,14 +27,13 @@ use crate::backing::ofd::LockKind;
 use crate::backing::sys;
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
-use crate::inode::{Inode, IoMode};
+use crate::inode::Inode;
+use crate::places;
 use crate::types::Caller;
-use layout_index::policy::Absorb;
-use layout_index::{AppendHold, ByteRange, File};
+use layout_index::{ByteRange, File};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No request has more bytes.
@@ -89,54 +88,7 @@ impl Refused {
 impl Overlay {
     /// The offset of a request that appends is not to be used.
     pub fn finds_end(&self, handle: &Handle) -> bool {
-        self.others.is_some() && handle.writable && handle.passthrough.is_none()
-    }
-
-    /// Through a handle of these flags the kernel would append by itself, if it reads and writes the
-    /// canonical file.
-    pub(super) fn appends_by_kernel(&self, file: &File, flags: i32) -> bool {
-        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        self.others.is_some() && writable && flags & libc::O_APPEND != 0 && !file.is_unlinked()
-    }
-
-    /// Before the size is looked at: no other node appends as long as the kernel may do so by itself.
-    pub(super) fn hold_append(
-        &self,
-        inode: &Inode,
-        file: &Arc<File>,
-        flags: i32,
-    ) -> Result<Option<AppendHold>> {
-        let passes = matches!(*inode.io.lock(), IoMode::Passthrough { .. })
-            || self.absorb_of(file) == Absorb::Off;
-        let others = self.others.as_ref();
-        let Some(others) = others.filter(|_| passes && self.appends_by_kernel(file, flags)) else {
-            return Ok(None);
-        };
-        let ask = || look(inode.fd());
-        Ok(Some(others.peers.hold_append(file, &ask)?))
-    }
-
-    /// The fast path: true when the bytes are in the log. Never waits.
-    pub fn try_append(&self, handle: &Handle, data: &[u8], kill_setid: bool) -> bool {
-        let Some(others) = self
-            .others
-            .as_ref()
-            .filter(|_| self.absorbs_at_once(handle, kill_setid))
-        else {
-            return false;
-        };
-        let Some(turn) = others.peers.try_append_turn(&handle.file) else {
-            return false;
-        };
-        let written = handle
-            .file
-            .stat()
-            .filter(|stat| may_have(handle, stat.size, data.len()))
-            .is_some_and(|stat| handle.file.try_write(handle.fh, stat.size, data).is_ok());
-        if written {
-            turn.keep(goes_on(handle, data));
-        }
-        written
+        self.others.is_some() && handle.writable
     }
 
     /// Writes all of `data` behind the end of the file, wherever nodes have moved it to.
@@ -154,18 +106,23 @@ impl Overlay {
             return Err(FsError::BadHandle(handle.fh));
         }
         self.strip_privileges(&handle.inode, kill_setid)?;
-        if handle.inode.is_unlinked() {
-            self.put_at_end(handle, data)?;
-        } else {
-            self.append_in_turn(others, handle, data)?;
+        if !handle.inode.is_unlinked() {
+            return self.append_in_turn(others, handle, data, durable);
         }
+        self.put_at_end(handle, data)?;
         if durable {
             self.fsync(handle.fh, true)?;
         }
         Ok(())
     }
 
-    fn append_in_turn(&self, others: &Others, handle: &Handle, data: &[u8]) -> Result<()> {
+    fn append_in_turn(
+        &self,
+        others: &Others,
+        handle: &Handle,
+        data: &[u8],
+        durable: bool,
+    ) -> Result<()> {
         let (inode, file) = (&handle.inode, &handle.file);
         let ask = || look(inode.fd());
         let turn = others.peers.append_turn(file, &ask)?;
@@ -176,7 +133,11 @@ impl Overlay {
         } else {
             self.put_at_end(handle, data)?;
         }
-        let goes_on = goes_on(handle, data);
+        // Within the turn: a sync point of the handle would end it, and the rest of the `write` may follow.
+        if durable {
+            self.fsync(handle.fh, true)?;
+        }
+        let goes_on = goes_on(data);
         if goes_on.is_some() || !(turn.is_wanted() || handle.coherent) {
             turn.keep(goes_on);
             return Ok(());
@@ -258,8 +219,8 @@ impl Overlay {
     }
 }
 
-/// The rest of one `write` may follow: the request is as long as can be. Where the memory of the program does
-/// not begin with a page, that is up to a page less.
-fn goes_on(handle: &Handle, data: &[u8]) -> Option<u64> {
-    (data.len() + 4096 > MAX_WRITE as usize).then_some(handle.fh)
+/// The rest of one `write` of the calling thread may follow: the request is as long as can be. Where the memory of
+/// the program does not begin with a page, that is up to a page less.
+fn goes_on(data: &[u8]) -> Option<u32> {
+    (data.len() + 4096 > MAX_WRITE as usize).then(places::caller_thread)
 }

@@ -141,7 +141,7 @@ impl Overlay {
             if set.size == Some(0) || turn.is_some() {
                 self.publish(&file)?;
             } else if fh.is_none() || set.mtime.is_some() {
-                self.changed(&inode, &file, None)?;
+                self.changed(&inode, &file)?;
             } else if set.size != before && fh.is_some_and(|fh| self.looks(fh)) {
                 self.tell_size(&inode, &file)?;
             }

@@ -109,7 +109,7 @@ impl Overlay {
     fn lock_going(&self, handle: &Handle) -> Result<()> {
         #[cfg(test)]
         self.locks.told.going(handle)?;
-        self.publish_from(handle)
+        self.publish(&handle.file)
     }
 
     /// A process of this node has locks on that file (or is about to). Never waits.

@@ -192,20 +192,11 @@ impl Overlay {
     }
 
     pub(super) fn publish(&self, file: &Arc<File>) -> Result<()> {
-        self.publish_after(file, None)
-    }
-
-    /// At a sync point of a handle, whose writes are all done.
-    pub(super) fn publish_from(&self, handle: &Handle) -> Result<()> {
-        self.publish_after(&handle.file, Some(handle.fh))
-    }
-
-    /// Also lets other nodes append: they find the end behind what is published.
-    fn publish_after(&self, file: &Arc<File>, handle: Option<u64>) -> Result<()> {
         let Some(others) = &self.others else {
             return Ok(());
         };
-        let appends = others.peers.appends_of(file, handle);
+        // Also lets other nodes append: they find the end behind what is published.
+        let appends = others.peers.appends_of(file, places::caller_thread());
         self.publish_bytes(file)?;
         others.peers.end_appends(file, appends);
         Ok(())
@@ -257,21 +248,16 @@ impl Overlay {
         if !handle.writable {
             return Ok(());
         }
-        self.changed(&handle.inode, &handle.file, Some(handle.fh))
+        self.changed(&handle.inode, &handle.file)
     }
 
     /// Other nodes are to see what was changed: a handle that could write was closed, or the change
     /// was made by name, and no close follows.
-    pub(super) fn changed(
-        &self,
-        inode: &Inode,
-        file: &Arc<File>,
-        handle: Option<u64>,
-    ) -> Result<()> {
+    pub(super) fn changed(&self, inode: &Inode, file: &Arc<File>) -> Result<()> {
         let Some(others) = &self.others else {
             return Ok(());
         };
-        let appends = others.peers.appends_of(file, handle);
+        let appends = others.peers.appends_of(file, places::caller_thread());
         if file.is_clean() || file.is_unlinked() {
             file.wait_published();
             others.peers.end_appends(file, appends);
@@ -280,7 +266,7 @@ impl Overlay {
         self.strip_after_writes(inode)?;
         let close = self.close_of(file);
         if close == Close::Publish {
-            return self.publish_after(file, handle);
+            return self.publish(file);
         }
         others.announce(file)?;
         others.peers.end_appends(file, appends);

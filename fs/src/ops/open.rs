@@ -32,7 +32,7 @@ use crate::inode::{Inode, IoMode, Registered};
 use crate::recent::Recent;
 use crate::types::{Caller, Entry};
 use layout_index::policy::Absorb;
-use layout_index::{AppendHold, File, Wait};
+use layout_index::{File, Wait};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::io;
@@ -56,6 +56,8 @@ pub trait Registrar {
 pub struct Opened {
     pub fh: u64,
     pub passthrough: Option<Registered>,
+    /// The kernel sends the reads and writes of the handle here, although the file is in passthrough.
+    pub sends_requests: bool,
 }
 
 impl Overlay {
@@ -67,8 +69,11 @@ impl Overlay {
         registrar: Option<&dyn Registrar>,
     ) -> Result<Opened> {
         if self.only_drops_pages(caller) {
-            let (fh, passthrough) = (NO_HANDLE, None);
-            return Ok(Opened { fh, passthrough });
+            return Ok(Opened {
+                fh: NO_HANDLE,
+                passthrough: None,
+                sends_requests: true,
+            });
         }
         let inode = self.inode(node)?;
         if !inode.is_file() {
@@ -186,7 +191,7 @@ impl Overlay {
         let absorb = self.absorb_of(&file);
         self.need_handle(inode.node, caller.uid)?;
         let prepared = self.prepare_open(caller, &inode, &file, &canonical, flags);
-        let mut append_hold = prepared.inspect_err(|_| self.handle_gone(&inode, caller.uid))?;
+        prepared.inspect_err(|_| self.handle_gone(&inode, caller.uid))?;
         let fd = canonical.fd();
         let kept = self.check_kept(&file, fd);
         let registrar = registrar.filter(|_| !kept);
@@ -194,13 +199,6 @@ impl Overlay {
         if passthrough.is_some() || absorb == Absorb::Off {
             let settled = self.settle(&file);
             settled.inspect_err(|_| self.mode_gone(&inode, caller.uid))?;
-        }
-        if passthrough.is_none() {
-            append_hold.take().inspect(AppendHold::end);
-        } else if writable && append_hold.is_none() && self.appends_by_kernel(&file, flags) {
-            // A reader has brought passthrough since the file was prepared: the kernel opens again.
-            self.mode_gone(&inode, caller.uid);
-            return Err(FsError::Stale(inode.node));
         }
         if writable {
             file.add_writer();
@@ -225,13 +223,24 @@ impl Overlay {
             passthrough: passthrough.clone(),
             absorbs: absorb != Absorb::Off,
             coherent: absorb == Absorb::Coherent,
-            append_hold,
             opener: *caller,
             largest,
             told: AtomicU64::new(0),
         };
         self.handles.insert(fh, Arc::new(handle));
-        Ok(Opened { fh, passthrough })
+        Ok(Opened {
+            fh,
+            sends_requests: passthrough.is_none() || self.sends_requests(flags, absorb),
+            passthrough,
+        })
+    }
+
+    /// What the kernel cannot do with the canonical file by itself: O_DIRECT of any alignment, and appends
+    /// whose place this node has to find. A handle that only writes now may be made to append later.
+    fn sends_requests(&self, flags: i32, absorb: Absorb) -> bool {
+        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let appends = writable && (absorb != Absorb::Off || flags & libc::O_APPEND != 0);
+        flags & libc::O_DIRECT != 0 || (self.others.is_some() && appends)
     }
 
     /// What others have published is seen, and a truncation is done.
@@ -242,12 +251,11 @@ impl Overlay {
         file: &Arc<File>,
         canonical: &AsUser,
         flags: i32,
-    ) -> Result<Option<AppendHold>> {
+    ) -> Result<()> {
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
             self.wait_for_last(inode, file)?;
         }
         self.refresh(inode, file, Wait::ForOthers)?;
-        let append_hold = self.hold_append(inode, file, flags)?;
         if flags & libc::O_TRUNC == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
             self.size_is_known(caller, inode, file, canonical.fd())?;
         }
@@ -258,7 +266,7 @@ impl Overlay {
             self.truncate(inode, file, canonical, 0)?;
         }
         self.refreshed(inode);
-        Ok(append_hold)
+        Ok(())
     }
 
     fn choose_mode(
@@ -336,7 +344,6 @@ impl Overlay {
         }
         let (_, handle) = self.handles.remove(&fh).ok_or(FsError::BadHandle(fh))?;
         let unlocked = self.drop_locks_of_handle(&handle);
-        handle.append_hold.as_ref().inspect(|hold| hold.end());
         if let Err(error) = &unlocked {
             tracing::error!(file = %handle.inode.id, %error, "giving up the locks of a closed file");
         }

@@ -29,7 +29,7 @@ impl Overlay {
         }
         if self.others.is_some() && self.fsync_of(file) == Fsync::Publish {
             if handle.writable {
-                self.publish_from(&handle)?;
+                self.publish(file)?;
             }
             self.refresh_handle(&handle)?;
         } else {

@@ -37,7 +37,8 @@ pub(crate) struct AppendLock {
 }
 
 impl AppendLock {
-    /// False while another node has it.
+    /// False while another node has it. On a file system without locks the mark alone keeps other nodes away
+    /// ([`Commons::mark_append`]), until its node removes it.
     pub(crate) fn try_take(&self) -> io::Result<bool> {
         let range = libc::flock {
             l_type: libc::F_WRLCK as i16,
@@ -49,6 +50,7 @@ impl AppendLock {
         match fcntl(&self.lock, FcntlArg::F_OFD_SETLK(&range)) {
             Ok(_) => Ok(true),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+            Err(Errno::ENOSYS | Errno::EOPNOTSUPP) => Ok(true),
             Err(e) => Err(e.into()),
         }
     }

@@ -1,7 +1,7 @@
 //! Appends of several nodes: at most one node at a time knows that it knows where the file ends.
 //!
-//! A node that appends takes the file's append lock (`commons::append`), refreshes, and then appends to the
-//! end that it knows for as long as it has the lock. It gives the lock up when its bytes are announced
+//! A node that appends takes the file's append lock (`commons::append`), and refreshes before each append: other nodes
+//! may cut the file, or write past its end, without the lock. It gives the lock up when its bytes are announced
 //! or published, so a node that takes the lock later and refreshes finds the end behind them:
 //!
 //! - at each close, fsync and unlock, which announce or publish anyway;
@@ -10,7 +10,8 @@
 //!   waiting for the look at signs that the holder takes every tenth of a second.
 //!
 //! One `write` of a program that is longer than a request comes as several requests. While the last
-//! one was as long as a request can be, the lock stays for a moment, so that the rest follows it.
+//! one was as long as a request can be, the lock stays for a moment, so that the rest follows it, unless the same
+//! thread asks for something else: its `write` is over then.
 //!
 //! # Crash behaviour
 //! The lock goes with the daemon, the mark stays. What the daemon had appended and neither announced nor
@@ -31,7 +32,6 @@ use crate::types::{FileId, NodeId};
 use parking_lot::MutexGuard;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// First and longest pause between two tries for the lock.
@@ -53,28 +53,29 @@ const IDLE: Duration = Duration::from_secs(1);
 /// How long the rest of a `write` may take to follow, also on a busy machine.
 const REST_FOLLOWS: Duration = Duration::from_secs(1);
 
+/// In the place of a thread's number, where none is known.
+const NO_THREAD: u32 = 0;
+
 /// This node's part in appending to a file.
 #[derive(Debug, Default)]
 pub(crate) struct Append {
     lock: Option<AppendLock>,
     /// The last append ended then.
     used: Option<Instant>,
-    /// The last append was as long as a request can be, through this handle.
-    goes_on: Option<u64>,
+    /// The last append was as long as a request can be, and this thread's; 0 if that is not known.
+    goes_on: Option<u32>,
     /// Another node wanted the lock then.
     contended: Option<Instant>,
-    /// Appends so far.
+    /// Turns so far.
     count: u64,
-    /// Handles through which the kernel appends by itself: see [`AppendHold`].
-    held: usize,
 }
 
-/// What was appended at some moment, and the handle that is done with appending, if one is.
+/// What was appended at some moment, and the thread that was done with appending, if one is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Appends {
     /// `None`: an append was under way.
     count: Option<u64>,
-    handle: Option<u64>,
+    thread: u32,
 }
 
 impl Append {
@@ -83,9 +84,10 @@ impl Append {
             .is_some_and(|at| at.elapsed() < CONTENDED_FOR)
     }
 
-    /// The rest of a `write` is expected, or the kernel appends by itself.
-    fn has_rest(&self) -> bool {
-        self.held > 0 || (self.goes_on.is_some() && self.used_within(REST_FOLLOWS))
+    /// The rest of a `write` is expected, other than one of `thread`.
+    fn has_rest(&self, thread: u32) -> bool {
+        let is_over = |of: u32| of != 0 && of == thread;
+        self.goes_on.is_some_and(|of| !is_over(of)) && self.used_within(REST_FOLLOWS)
     }
 
     fn used_within(&self, time: Duration) -> bool {
@@ -105,10 +107,9 @@ impl AppendTurn<'_> {
         self.append.is_contended()
     }
 
-    /// The bytes are appended, and the lock stays. `goes_on` is the handle of a request that was as long as
+    /// The bytes are appended, and the lock stays. `goes_on` is the thread of a request that was as long as
     /// a request can be.
-    pub fn keep(mut self, goes_on: Option<u64>) {
-        self.append.count += 1;
+    pub fn keep(mut self, goes_on: Option<u32>) {
         self.append.used = Some(Instant::now());
         self.append.goes_on = goes_on;
     }
@@ -121,65 +122,7 @@ impl AppendTurn<'_> {
     }
 }
 
-/// The right to append for as long as a handle is open: the kernel writes the canonical file through it, and
-/// this node does not see when. Other nodes that want to append wait, and fail if it takes too long.
-pub struct AppendHold {
-    peers: Arc<Peers>,
-    file: Arc<File>,
-    ended: AtomicBool,
-}
-
-/// In the place of a handle: no handle has this number.
-const NEXT_OPEN: u64 = u64::MAX;
-
-impl AppendHold {
-    /// The handle is closed.
-    pub fn end(&self) {
-        if self.ended.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let mut append = self.file.append.lock();
-        append.held -= 1;
-        if append.held > 0 {
-            return;
-        }
-        append.goes_on = None;
-        // What was absorbed meanwhile is announced when the lock is yielded.
-        if self.file.is_clean() {
-            self.peers.let_append_go(&self.file, append);
-        }
-    }
-}
-
-impl Drop for AppendHold {
-    /// The open was refused, so that the kernel looks the size up and opens again: the lock stays for that.
-    fn drop(&mut self) {
-        if self.ended.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let mut append = self.file.append.lock();
-        append.held -= 1;
-        append.used = Some(Instant::now());
-        append.goes_on = Some(NEXT_OPEN);
-    }
-}
-
 impl Peers {
-    /// For a handle through which the kernel appends by itself.
-    pub fn hold_append(
-        self: &Arc<Self>,
-        file: &Arc<File>,
-        ask: AskCanonical<'_>,
-    ) -> Result<AppendHold> {
-        let mut turn = self.append_turn(file, ask)?;
-        turn.append.held += 1;
-        Ok(AppendHold {
-            peers: self.clone(),
-            file: file.clone(),
-            ended: AtomicBool::new(false),
-        })
-    }
-
     /// This node's turn to append to the file, whose end is known then. Waits for other nodes.
     pub fn append_turn<'a>(
         &self,
@@ -190,16 +133,20 @@ impl Peers {
             Some(append) => append,
             None => self.wait_for_append(file)?,
         };
-        if append.lock.is_none() {
+        let is_new = append.lock.is_none();
+        if is_new {
             let lock = self.take_append_lock(file, &mut append)?;
             append.lock = Some(lock);
             append.used = Some(Instant::now());
             self.appending.lock().insert(file.id(), file.clone());
-            if let Err(error) = self.refresh(file, ask, Wait::ForOthers) {
-                self.let_append_go(file, append);
-                return Err(error);
-            }
         }
+        if let Err(error) = self.refresh(file, ask, Wait::ForOthers) {
+            if is_new {
+                self.let_append_go(file, append);
+            }
+            return Err(error);
+        }
+        append.count += 1;
         Ok(AppendTurn { file, append })
     }
 
@@ -211,13 +158,6 @@ impl Peers {
                 return Ok(append);
             }
         }
-    }
-
-    /// The same where that needs no waiting.
-    pub fn try_append_turn<'a>(&self, file: &'a Arc<File>) -> Option<AppendTurn<'a>> {
-        let append = file.append.try_lock()?;
-        let ready = append.lock.is_some() && !append.is_contended();
-        ready.then_some(AppendTurn { file, append })
     }
 
     fn take_append_lock(&self, file: &File, append: &mut Append) -> Result<AppendLock> {
@@ -253,15 +193,20 @@ impl Peers {
             self.pause(pause)?;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        if wanted.is_some() {
-            self.commons.append_granted(id).map_err(failed)?;
-        }
-        // The mark of a node that was killed: it has bytes that are not announced.
+        // The mark of a node that was killed: it has bytes that are not announced. Where the file system has no locks, it
+        // may be that of a node that appends.
         while let Some(node) = self.commons.mark_append(id).map_err(failed)? {
             if Instant::now() >= deadline {
                 return Err(too_late(Some(node)));
             }
+            if wanted.is_none_or(|at| at.elapsed() >= WANT_AGAIN) {
+                self.commons.want_append(id).map_err(failed)?;
+                wanted = Some(Instant::now());
+            }
             self.pause(LONGEST_PAUSE)?;
+        }
+        if wanted.is_some() {
+            self.commons.append_granted(id).map_err(failed)?;
         }
         Ok(lock)
     }
@@ -285,7 +230,8 @@ impl Peers {
         let held: Vec<Arc<File>> = self.appending.lock().values().cloned().collect();
         for file in &held {
             let append = file.append.try_lock();
-            if let Some(append) = append.filter(|append| append.lock.is_some() && file.is_clean()) {
+            let is_told = file.is_clean() && !file.is_publishing();
+            if let Some(append) = append.filter(|append| append.lock.is_some() && is_told) {
                 self.let_append_go(file, append);
             }
         }
@@ -310,9 +256,9 @@ impl Peers {
             file.append.try_lock().is_some_and(|mut append| {
                 if is_wanted(file.id()) {
                     append.contended = Some(Instant::now());
-                    return !append.has_rest();
+                    return !append.has_rest(NO_THREAD);
                 }
-                !append.used_within(IDLE) && !append.has_rest()
+                !append.used_within(IDLE) && !append.has_rest(NO_THREAD)
             })
         });
         Ok(to_yield)
@@ -324,11 +270,16 @@ impl Peers {
         let append = file
             .append
             .try_lock()
-            .filter(|append| append.lock.is_some() && !append.has_rest());
+            .filter(|append| append.lock.is_some() && !append.has_rest(NO_THREAD));
         let Some(append) = append else {
             return Ok(false);
         };
-        let announces = !file.is_clean() && !file.is_unlinked();
+        let is_clean = file.is_clean();
+        // After that question: a publication that has forgotten the bytes here, and that other nodes do not find yet.
+        if is_clean && file.is_publishing() {
+            return Ok(false);
+        }
+        let announces = !is_clean && !file.is_unlinked();
         if announces {
             self.intend(file)?;
         }
@@ -341,10 +292,10 @@ impl Peers {
     }
 
     /// Before an announcement or a publication, for [`Peers::end_appends`].
-    pub fn appends_of(&self, file: &File, handle: Option<u64>) -> Appends {
+    pub fn appends_of(&self, file: &File, thread: u32) -> Appends {
         Appends {
             count: file.append.try_lock().map(|append| append.count),
-            handle,
+            thread,
         }
     }
 
@@ -352,8 +303,7 @@ impl Peers {
     /// or the rest of a `write` is to follow; it then goes as one does that is wanted, or that rests.
     pub fn end_appends(&self, file: &Arc<File>, appends: Appends) {
         let append = file.append.try_lock().filter(|append| {
-            let is_done =
-                append.held == 0 && (append.goes_on == appends.handle || !append.has_rest());
+            let is_done = !append.has_rest(appends.thread);
             append.lock.is_some() && appends.count == Some(append.count) && is_done
         });
         if let Some(append) = append {

@@ -25,7 +25,7 @@ mod put;
 mod survey;
 
 pub(crate) use append::Append;
-pub use append::{AppendHold, AppendTurn, Appends};
+pub use append::{AppendTurn, Appends};
 pub use idle::{IdleSubfile, idle_subfiles};
 pub use look::Wait;
 pub use overlap::Overlap;

@@ -100,7 +100,8 @@ impl World {
         if appends {
             flags |= libc::O_APPEND;
         }
-        if appends && self.rng.one_in(3) {
+        let direct = appends && self.rng.one_in(3);
+        if direct {
             flags |= libc::O_DIRECT;
         }
         let opened = OpenOptions::new()
@@ -111,7 +112,7 @@ impl World {
         self.note(
             id,
             node,
-            format!("open {name}, O_TRUNC: {cut}, O_APPEND: {appends}"),
+            format!("open {name}, O_TRUNC: {cut}, O_APPEND: {appends}, O_DIRECT: {direct}"),
         );
         let file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
         if cut {
@@ -212,7 +213,11 @@ impl World {
     fn append(&mut self, turn: &mut Turn) {
         let (id, node) = (turn.id, turn.node);
         let size = self.files[id].size();
-        let len = self.rng.size(50_000.min(LARGEST.saturating_sub(size)));
+        let room = LARGEST.saturating_sub(size);
+        if room == 0 {
+            return;
+        }
+        let len = self.rng.size(room.min(50_000));
         let bytes = self.rng.bytes(len as usize);
         let once = !turn.appends && self.rng.one_in(2);
         self.note(id, node, format!("append {len}, RWF_APPEND: {once}"));

@@ -156,10 +156,25 @@ impl World {
     pub(super) fn fail(&self, id: usize, node: usize, why: &str) -> ! {
         let names: Vec<_> = self.names.iter().filter(|(_, i)| **i == id).collect();
         panic!(
-            "file {id} {names:?} on node {node}, after {} operations: {why}\nlast operations on it:\n  {}",
+            "file {id} {names:?} on node {node}, after {} operations: {why}\nlast operations on it:\n  {}\nlast lines of the logs:\n{}",
             self.counts.operations,
-            self.files[id].history()
+            self.files[id].history(),
+            self.last_log_lines()
         );
+    }
+
+    fn last_log_lines(&self) -> String {
+        const LINES: usize = 12;
+        let mut text = String::new();
+        for bay in self.cluster.bays() {
+            let log = bay.log();
+            let lines: Vec<_> = log.lines().collect();
+            text += &format!("  {}\n", bay.log_file().display());
+            for line in &lines[lines.len().saturating_sub(LINES)..] {
+                text += &format!("    {line}\n");
+            }
+        }
+        text
     }
 
     pub(super) fn require<T>(&self, id: usize, node: usize, result: Result<T, String>) -> T {
