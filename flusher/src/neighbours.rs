@@ -12,7 +12,7 @@ use crate::engine::Shared;
 use crate::schedule::Scope;
 use crate::together::Together;
 use layout_index::commons::Owner;
-use layout_index::{FileId, NodeId};
+use layout_index::{FileId, NodeId, StoreError};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -206,9 +206,14 @@ fn rescue(shared: &Arc<Shared>, dead: &[NodeId]) -> io::Result<()> {
         }
         let file = shared.store.file(id);
         let ask = || shared.canonicals.look(&file);
-        if let Err(error) = together.peers.look_at(&file, &ask) {
-            tracing::warn!(file = %id, %error, "what a dead node left cannot be read");
-            continue;
+        match together.peers.look_at(&file, &ask) {
+            Ok(_) => {}
+            // It was removed: there is nothing to drain.
+            Err(StoreError::Gone(_)) => continue,
+            Err(error) => {
+                tracing::warn!(file = %id, %error, "what a dead node left cannot be read");
+                continue;
+            }
         }
         if !file.published_view().is_empty() {
             tracing::info!(file = %id, "a node that died had published data of it: drained from here");
