@@ -5,8 +5,9 @@ use super::world::{Held, LARGEST, World};
 use crate::locks::{How, lock, unlock};
 use crate::sys;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// The most operations of a turn, less one. All nodes look at the whole file after each turn, and after
 /// each sync point in it.
@@ -266,10 +267,7 @@ impl World {
         self.remark(id, node, "killed within its turn and started".into());
         self.before_kill(node);
         self.cluster.restart(node);
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(self.path(node, name));
+        let opened = open_both_ways(&self.path(node, name));
         turn.file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
         turn.appends = false;
         turn.locked = None;
@@ -315,17 +313,38 @@ impl World {
         self.require(id, node, closed);
     }
 
-    /// Several nodes have the file open and take turns under locks, without a close in between.
+    /// The close of the file through which a node has its lock gives it up: once it has returned, an attempt on any node
+    /// that does not wait succeeds (S3.2), and sees what was written.
+    fn pass_on_by_close(&mut self, turns: &mut [Turn], at: usize, name: &str) {
+        let id = turns[at].id;
+        self.date(&mut turns[at]);
+        let opened = open_both_ways(&self.path(at, name));
+        let again = self.require(id, at, opened.map_err(|e| format!("open: {e}")));
+        let held = std::mem::replace(&mut turns[at].file, again);
+        let next = self.some_node();
+        let how = *self.rng.pick(&How::ALL);
+        self.note(
+            id,
+            at,
+            format!("close with a lock, {how:?} lock on node {next}"),
+        );
+        let closed = sys::close(held).map_err(|e| format!("close: {e}"));
+        let locked = lock(&turns[next].file, how).map_err(|e| format!("lock after a close: {e}"));
+        self.require(id, at, closed);
+        self.require(id, next, locked);
+        self.check(id, next, &turns[next].file);
+        self.unlock(&mut turns[next], how);
+    }
+
+    /// Several nodes have the file open and take turns under locks, without a close in between but for those that pass a
+    /// lock on.
     pub(super) fn under_locks(&mut self) -> &'static str {
         let Some((name, id)) = self.some_file() else {
             return "nothing";
         };
         let mut turns = Vec::new();
         for node in 0..self.cluster.nodes() {
-            let opened = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(self.path(node, name));
+            let opened = open_both_ways(&self.path(node, name));
             self.note(id, node, format!("open {name} for turns under locks"));
             let file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
             turns.push(Turn {
@@ -350,8 +369,10 @@ impl World {
                 }
             }
             let turn = &mut turns[at];
-            if let Some(how) = turn.locked.take() {
-                self.unlock(turn, how);
+            match turn.locked.take() {
+                Some(_) if self.rng.one_in(3) => self.pass_on_by_close(&mut turns, at, name),
+                Some(how) => self.unlock(turn, how),
+                None => {}
             }
         }
         for turn in turns {
@@ -363,4 +384,8 @@ impl World {
         self.check_everywhere(id);
         "turns under locks"
     }
+}
+
+fn open_both_ways(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
 }
