@@ -264,9 +264,10 @@ impl Shared {
         own.unwrap_or_else(|| self.settings.read().subfiles)
     }
 
+    /// The store needs room, or its disk does: what is drained needs no more records there.
     fn pressed(&self) -> bool {
         let space = self.store.space();
-        space.used > space.high_watermark
+        space.used > space.high_watermark || self.store.is_starved()
     }
 
     fn note(&self, event: Event) {
@@ -409,7 +410,7 @@ fn launch(shared: &Arc<Shared>, jobs: &mut JoinSet<Ended>, pressure: bool) -> Op
         };
         let facts = Facts {
             writers: file.writers(),
-            pressure,
+            pressure: pressure && !shared.store.is_spared(&file),
             ..schedule.facts(id, linger, now)
         };
         let known = file.has_policy() || !shared.canonicals.has_policies();

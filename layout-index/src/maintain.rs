@@ -341,7 +341,7 @@ impl Turn {
         shared.log.keep_spares();
         shared.log.keep_reserve(RESERVE, 2 * ROOM);
         let pressed = shared.log.space.above_high();
-        if pressed {
+        if pressed || shared.is_starved() || shared.log.had_no_room() {
             shared.tell(Event::Pressure);
         }
         if pressed || shared.undrained.load(Ordering::Relaxed) == 0 {

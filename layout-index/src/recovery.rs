@@ -14,7 +14,7 @@
 //! unreadable (`Checksum`) rather than show what was there before.
 
 use crate::checksum;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::file::{Drained, File, IntroPayload, Life, row_of};
 use crate::index::SubfileRow;
 use crate::log::record::{Kind, Record};
@@ -71,10 +71,14 @@ pub(crate) fn recover(shared: &Arc<Shared>) -> Result<RecoveryReport> {
     Ok(report)
 }
 
-/// Lives whose last name was gone before the crash have no handle any more either.
+/// Lives whose last name was gone before the crash have no handle any more either. On a full disk they stay until the
+/// next start: nothing reads or drains them.
 pub(crate) fn drop_unlinked(shared: &Arc<Shared>) -> Result<()> {
     for file in shared.all_files().iter().filter(|file| file.is_unlinked()) {
-        file.discard()?;
+        match file.discard() {
+            Ok(()) | Err(StoreError::Full) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

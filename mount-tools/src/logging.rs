@@ -59,11 +59,14 @@ pub fn reopen(path: &Path) -> Result<()> {
 struct Sink;
 
 impl Write for Sink {
+    /// A line that cannot be written is lost, and nothing else: the log may be on the disk that is full, and a thread that
+    /// complains about that must not end for it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        match &*OWN.read() {
+        let written = match &*OWN.read() {
             Some(log) => (&mut &*log).write(line),
             None => io::stderr().write(line),
-        }
+        };
+        Ok(written.unwrap_or(line.len()))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -80,6 +83,7 @@ pub fn start() {
         .with_env_filter(filter)
         .with_ansi(OWN.read().is_none() && io::stderr().is_terminal() && !no_color)
         .with_writer(|| Sink)
+        .log_internal_errors(false)
         .try_init();
     if let Err(error) = started {
         eprintln!("forebay: no log: {error}");

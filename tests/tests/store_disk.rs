@@ -1,10 +1,14 @@
 //! The disk of the store is shared with others, who fill it, or the kernel gives it up (S7).
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
+use forebay_tests::cli::{OK, code, str};
 use forebay_tests::loopfs::LoopFs;
 use forebay_tests::rng::{Rng, count, seed};
+use forebay_tests::status::Status;
 use forebay_tests::sys;
 use forebay_tests::wait::{LONG, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -212,6 +216,112 @@ fn killed_while_the_disk_of_the_store_is_full() {
     assert_same("after a crash", &get(bay.path("f")), &want);
     bay.umount();
     assert_same("canonical", &get(bay.canonical("f")), &want);
+    drop(disk);
+    bay.finish();
+}
+
+/// S7.7: a disk that stays full. What the store holds is drained, whatever the policy says, and then changes of those
+/// files need no record: they do not run out of room.
+#[test]
+fn a_disk_that_stays_full_is_drained_from() {
+    let (mut bay, disk) = bay_on(Drain::Never, 144 * MIB, Duration::from_secs(240));
+    bay.allow_log("the disk of the store is full");
+    bay.start();
+    let mut rng = Rng::new(6);
+    let mut want = rng.bytes(4 * MIB as usize);
+    let file = open_rw(bay.path("f"));
+    sys::write_all_at(&file, &want, 0).expect("write");
+    disk.fill();
+    let mut change = || {
+        let at = rng.below(4 * MIB) as usize;
+        rng.fill(&mut want[at..at + 1]);
+        sys::write_all_at(&file, &want[at..at + 1], at as u64).expect("write");
+    };
+    wait_until("nothing is left in the store", LONG, || {
+        (0..1000).for_each(|_| change());
+        (bay.status().undrained() == 0).then_some(())
+    });
+    // More than there are records held in advance.
+    (0..40_000).for_each(|_| change());
+    assert_same(
+        "changed",
+        &sys::read_at(&file, 0, want.len()).expect("read"),
+        &want,
+    );
+    drop(file);
+    disk.free();
+    bay.umount();
+    assert_same("canonical", &get(bay.canonical("f")), &want);
+    drop(disk);
+    bay.finish();
+}
+
+/// A daemon that this test has not started itself. It must not stay if the test fails.
+struct InBackground<'a>(Pid, &'a Bay);
+
+impl Drop for InBackground<'_> {
+    fn drop(&mut self) {
+        if kill(self.0, Signal::SIGKILL).is_ok() {
+            eprintln!("the daemon was still there");
+        }
+        if sys::is_mounted(self.1.mnt())
+            && let Err(e) = sys::detach(self.1.mnt())
+        {
+            eprintln!("umount -l: {e}");
+        }
+    }
+}
+
+/// S7.7: a daemon in the background has its log on the disk that others fill. Lines are lost, and nothing else: it hears
+/// signals, drains and ends.
+#[test]
+fn a_log_on_the_full_disk_ends_no_thread() {
+    let (bay, disk) = bay_on(Drain::Never, 144 * MIB, Duration::from_secs(240));
+    let out = bay.mount_command().output().expect("start forebay");
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    let status = bay.run(["status", str(bay.mnt()), "--json"]);
+    let daemon = Pid::from_raw(Status::parse(&status).pid() as i32);
+    let _ends = InBackground(daemon, &bay);
+    put(bay.path("f"), vec![7; 100_000]);
+    disk.fill();
+    // Each is a line in the log, whose last block is full before long.
+    for _ in 0..200 {
+        kill(daemon, Signal::SIGHUP).expect("signal the daemon");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    put(bay.path("g"), vec![8; 100_000]);
+    kill(daemon, Signal::SIGTERM).expect("signal the daemon");
+    wait_until("it ends", LONG, || kill(daemon, None).err().map(drop));
+    assert!(!sys::is_mounted(bay.mnt()), "it has unmounted");
+    assert_same("f", &get(bay.canonical("f")), &[7; 100_000]);
+    assert_same("g", &get(bay.canonical("g")), &[8; 100_000]);
+    disk.free();
+    drop(disk);
+}
+
+/// S5.1, S7.7: killed on a full disk, and started again before there is room. What was held for the index is given back first.
+#[test]
+fn a_store_begins_again_on_a_full_disk() {
+    let (mut bay, disk) = bay_on(Drain::Never, 144 * MIB, Duration::from_secs(240));
+    bay.allow_log("the disk of the store is full");
+    bay.start();
+    let gone = open_rw(bay.path("gone"));
+    sys::write_all_at(&gone, &[1; 100_000], 0).expect("write");
+    std::fs::remove_file(bay.path("gone")).expect("unlink");
+    put(bay.path("f"), vec![7; MIB as usize]);
+    wait_until("room is held for the index", LONG, || {
+        bay.store().join("log/reserve").exists().then_some(())
+    });
+    disk.fill();
+    bay.kill();
+    drop(gone);
+    bay.start();
+    assert_same("after a crash", &get(bay.path("f")), &vec![7; MIB as usize]);
+    put(bay.path("g"), vec![8; MIB as usize]);
+    bay.umount();
+    assert_same("f", &get(bay.canonical("f")), &vec![7; MIB as usize]);
+    assert_same("g", &get(bay.canonical("g")), &vec![8; MIB as usize]);
+    disk.free();
     drop(disk);
     bay.finish();
 }

@@ -229,8 +229,12 @@ impl Lane {
     /// a torn tail from damage.
     pub fn note_synced(&mut self, log: &Log, segment: &Arc<Segment>, upto: u64) -> Result<()> {
         self.forget_if_sealed(segment);
-        if self.segment.is_none() {
-            // Not worth a new segment: recovery then checks more than it must.
+        let slots_end = records_len(log.space.segment_size());
+        if self.segment.is_none()
+            || self.spare.is_some()
+            || self.records_at + RECORD_LEN as u64 > slots_end
+        {
+            // Not worth a new segment, nor room that is held for changes: recovery then checks more than it must.
             return Ok(());
         }
         let marker = Record {

@@ -25,10 +25,12 @@ use parking_lot::{Mutex, RwLock};
 use record::{Kind, Record};
 use segment::Segment;
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Segments for records without users' data are made in advance, at least two and with room for as many
 /// bytes of records together. When others fill the disk these are what truncations, removals, writes past
@@ -36,6 +38,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 const SPARE_RECORDS: u64 = 2 << 20;
 /// The name of the file that holds room for the index.
 const RESERVE: &str = "reserve";
+
+/// A disk that had no room for a segment is not asked again for data before this: a file system takes milliseconds to
+/// say that it is full, and each write that goes past the store would wait for it.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(100);
+
+/// For so long the disk counts as full after that, if nothing has asked it since.
+const STAYS_FULL: Duration = Duration::from_secs(2);
 
 /// Writers that may append at the same time. More would leave more half-filled segments around.
 pub const LANES: usize = 4;
@@ -59,6 +68,8 @@ pub struct Log {
     spares: Mutex<Vec<Segment>>,
     /// Room for the index is held.
     reserve: Mutex<bool>,
+    /// A segment did not fit then.
+    found_full: Mutex<Option<Instant>>,
     failure: OnceLock<(String, String)>,
     pub space: Arc<SpaceBook>,
     /// Users' bytes appended, and those known durable.
@@ -71,6 +82,16 @@ pub struct Log {
 pub enum Room {
     Data,
     Control,
+}
+
+/// Room that an earlier daemon has held for the index ([`Log::keep_reserve`]) and not given back.
+pub fn remove_reserve(disk: &dyn Disk, dir: &Path) {
+    match disk.remove(&dir.join(RESERVE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, dir = %dir.display(), "room that was held for the index stays taken");
+        }
+        _ => {}
+    }
 }
 
 impl Log {
@@ -133,6 +154,7 @@ impl Log {
             inherited: Mutex::default(),
             spares: Mutex::default(),
             reserve: Mutex::default(),
+            found_full: Mutex::default(),
             failure: OnceLock::new(),
             space: Arc::new(space),
             appended: AtomicU64::new(0),
@@ -289,6 +311,10 @@ impl Log {
     fn new_segment(&self, room: Room) -> Result<Arc<Segment>> {
         let size = self.space.segment_size();
         let footprint = size + segment::records_len(size);
+        let found_full = *self.found_full.lock();
+        if room == Room::Data && found_full.is_some_and(|at| at.elapsed() < LOOK_FOR_ROOM) {
+            return Err(StoreError::Full);
+        }
         if !self.space.reserve(footprint, room) {
             return Err(StoreError::Full);
         }
@@ -309,10 +335,17 @@ impl Log {
                 Ok(segment)
             }
             Err(error) => {
+                *self.found_full.lock() = Some(Instant::now());
                 self.space.release(footprint);
                 Err(error)
             }
         }
+    }
+
+    /// The disk had no room for a segment a moment ago.
+    pub fn had_no_room(&self) -> bool {
+        let found_full = *self.found_full.lock();
+        found_full.is_some_and(|at| at.elapsed() < STAYS_FULL)
     }
 
     /// Makes spare segments in place of those that were taken, if there is room. Maintenance calls it.
@@ -355,9 +388,7 @@ impl Log {
         if *held || self.failure.get().is_some() || !room() {
             return;
         }
-        let path = self.dir.join(RESERVE);
-        // An earlier daemon may have left it.
-        let file = self.disk.create(&path).or_else(|_| self.disk.open(&path));
+        let file = self.disk.create(&self.dir.join(RESERVE));
         *held = true;
         if let Err(error) = file.and_then(|file| file.allocate(0, 0, bytes)) {
             tracing::debug!(%error, "no room is held for the index now");

@@ -11,7 +11,7 @@ use crate::error::{Result, StoreError};
 use crate::file::File;
 use crate::index::Index;
 use crate::kept::{self, Kept};
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::peers::Overlap;
 use crate::recovery::{self, RecoveryReport};
 use crate::shared::{Entry, Shared, SubfileBook};
@@ -108,6 +108,8 @@ impl Store {
         let (superblock, fresh) = identity::prepare(&*disk, &options)?;
         let log_dir = dir.join("log");
         create_dir_if_missing(&*disk, &log_dir)?;
+        // What a daemon that was killed had held for the index is for it now, also to be opened on a full disk.
+        log::remove_reserve(&*disk, &log_dir);
         let free = disk
             .free_bytes(&dir)
             .map_err(|e| StoreError::io("statvfs", &dir, e))?;
@@ -219,14 +221,30 @@ impl Store {
         if delay.is_zero() {
             return delay;
         }
-        let users = self.shared.users.lock();
-        let get = |bytes: &Arc<AtomicU64>| bytes.load(Ordering::Relaxed);
-        let own = file.bytes_of_user();
-        let own = own.unwrap_or_else(|| users.get(&uid).map_or(0, get));
-        match space.is_spared(own, users.values().map(get)) {
+        match self.spares(file, Some(uid)) {
             true => Duration::ZERO,
             false => delay,
         }
+    }
+
+    /// Another user keeps the store above its watermark, so that this file need not be drained for that. Never while the
+    /// disk of the store is full.
+    pub fn is_spared(&self, file: &File) -> bool {
+        !self.is_starved() && self.spares(file, None)
+    }
+
+    fn spares(&self, file: &File, uid: Option<u32>) -> bool {
+        let users = self.shared.users.lock();
+        let get = |bytes: &Arc<AtomicU64>| bytes.load(Ordering::Relaxed);
+        let of_uid = || uid.and_then(|uid| users.get(&uid)).map_or(0, get);
+        let own = file.bytes_of_user().unwrap_or_else(of_uid);
+        let space = &self.shared.log.space;
+        space.is_spared(own, users.values().map(get))
+    }
+
+    /// Other programs have filled the disk of the store: it takes no data until there is room again.
+    pub fn is_starved(&self) -> bool {
+        self.shared.is_starved() || self.shared.log.had_no_room()
     }
 
     pub fn totals(&self) -> Totals {
@@ -249,7 +267,7 @@ impl Store {
     /// Why the store takes no more writes, if so: for good, or until its disk has room again.
     pub fn failure(&self) -> Option<String> {
         let failed = self.shared.log.failure().map(|e| e.to_string());
-        failed.or_else(|| self.shared.is_starved().then(|| STARVED.into()))
+        failed.or_else(|| self.is_starved().then(|| STARVED.into()))
     }
 
     pub fn set_listener(&self, listener: Box<dyn Fn(Event) + Send + Sync>) {
