@@ -107,6 +107,20 @@ pub fn store_size(size: u64, store: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The mount would hide what the daemon uses outside of it, and the daemon would ask itself for it.
+pub fn not_below(mount: &Path, path: &Path, what: &str, setting: &str) -> Result<()> {
+    let parent = path.parent().unwrap_or(path);
+    let real = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.into());
+    if real.starts_with(mount) || path == mount {
+        return Err(Failure::usage(format!(
+            "{what} {} is below the mount point {}, which would hide it; choose another with {setting}",
+            path.display(),
+            mount.display()
+        )));
+    }
+    Ok(())
+}
+
 /// All three are real paths.
 pub fn apart(store: &Path, backing: &Path, mount: &Path) -> Result<()> {
     let refuse = |text: String| Err(Failure::usage(text));

@@ -142,21 +142,21 @@ pub fn is_dead(point: &Path) -> bool {
     )
 }
 
-/// The real path of a mount point. Goes through the parent when the daemon is dead and the
-/// directory itself does not answer.
-pub fn real_point(dir: &Path) -> io::Result<PathBuf> {
-    let error = match std::fs::canonicalize(dir) {
+/// The real path of a mount point, or of something below it. Goes through the parents when the daemon is dead and
+/// the path itself does not answer.
+pub fn real_point(path: &Path) -> io::Result<PathBuf> {
+    let error = match std::fs::canonicalize(path) {
         Ok(path) => return Ok(path),
         Err(e) => e,
     };
-    let absolute = std::path::absolute(dir)?;
+    let absolute = std::path::absolute(path)?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(error);
     };
     if error.raw_os_error() == Some(libc::ENOENT) || name.as_bytes() == b".." {
         return Err(error);
     }
-    Ok(std::fs::canonicalize(parent)?.join(name))
+    Ok(real_point(parent)?.join(name))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! and with every default filled in. Plain values; nothing here changes while the daemon runs.
 
 use crate::args::{Keys, Locks, MountArgs, Nodes, Switch};
-use crate::control::location::fnv1a;
+use crate::control::location::{self, fnv1a};
 use crate::exit_codes::{Failure, Result};
 use crate::units::Span;
 use crate::{checks, config};
@@ -103,6 +103,15 @@ impl MountSettings {
             None if args.foreground => None,
             None => Some(store.join("forebay.log")),
         };
+        checks::not_below(
+            &mount,
+            &location::own_dir(),
+            "the runtime directory",
+            location::OVERRIDE,
+        )?;
+        if let Some(log_file) = &log_file {
+            checks::not_below(&mount, log_file, "the log file", "--log-file")?;
+        }
         Ok(MountSettings {
             drain: drain(&keys)?,
             space: space(&keys)?,

@@ -42,6 +42,7 @@ pub struct Bay {
     allowed: Vec<String>,
     args: Vec<String>,
     env: Vec<(String, PathBuf)>,
+    descriptors: Option<u64>,
     mnt: PathBuf,
     store: PathBuf,
     backing: PathBuf,
@@ -77,6 +78,7 @@ impl Bay {
             allowed: Vec::new(),
             args: Vec::new(),
             env: Vec::new(),
+            descriptors: None,
             mnt,
             store,
             backing,
@@ -112,6 +114,12 @@ impl Bay {
     }
 
     /// A variable of every `forebay` command that is started from here on.
+    /// The daemon may have so many files open, and cannot have more.
+    pub fn limit_descriptors(&mut self, most: u64) -> &mut Self {
+        self.descriptors = Some(most);
+        self
+    }
+
     pub fn env(&mut self, name: &str, value: &Path) -> &mut Self {
         self.env.push((name.into(), value.into()));
         self
@@ -275,6 +283,9 @@ impl Bay {
             .stdout(log.try_clone().expect("share the log"))
             .stderr(log);
         sys::die_with_parent(&mut command);
+        if let Some(most) = self.descriptors {
+            sys::limit_descriptors(&mut command, most);
+        }
         let child = command.spawn().expect("start forebay");
         self.watchdog.watch(Some(child.id() as i32));
         self.daemon = Some(child);

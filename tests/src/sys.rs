@@ -56,6 +56,29 @@ pub fn die_with_parent(command: &mut std::process::Command) {
     }
 }
 
+/// The program may have `most` files open. It lacks the capability by which root would raise that again.
+pub fn limit_descriptors(command: &mut std::process::Command, most: u64) {
+    use std::os::unix::process::CommandExt;
+    const CAP_SYS_RESOURCE: libc::c_ulong = 24;
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
+    // SAFETY: between fork and exec only plain system calls are made, on memory that was copied.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+            check(libc::prctl(
+                libc::PR_CAPBSET_DROP,
+                CAP_SYS_RESOURCE,
+                0,
+                0,
+                0,
+            ))
+        });
+    }
+}
+
 /// Copies what is to be executed. By another process: this one never has it open for writing, so no
 /// program that another test is just starting has a copy of such a descriptor, and running it is never
 /// ETXTBSY.

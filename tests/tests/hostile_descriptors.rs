@@ -6,13 +6,10 @@
 use forebay_tests::bay::{Bay, Drain};
 use forebay_tests::bystander::Bystander;
 use forebay_tests::users::{ALICE, as_user};
-use nix::sys::resource::{Resource, setrlimit};
 use std::fs::{self, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 /// What the daemon may have open. A quarter of it is one user's share of the files it knows.
 const DESCRIPTORS: u64 = 1024;
@@ -21,24 +18,14 @@ const FILES: usize = 1500;
 
 /// A mount with few descriptors, and a directory of ALICE's in it.
 fn bay(drain: Drain, descriptors: u64) -> (Bay, PathBuf) {
-    /// The limit is the whole process's.
-    static STARTING: Mutex<()> = Mutex::new(());
     let mut bay = Bay::new(drain);
-    bay.set("nodes", "one");
-    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Of this thread and what it starts. Without the capability root cannot raise the limit again.
-    // SAFETY: takes numbers, and gives up a capability of this thread's children.
-    let rc = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0) };
-    assert_eq!(rc, 0, "prctl: {}", io::Error::last_os_error());
-    setrlimit(Resource::RLIMIT_NOFILE, descriptors, descriptors).expect("lower the limit");
+    bay.set("nodes", "one").limit_descriptors(descriptors);
     bay.start();
     let dir = bay.path("alice");
     fs::create_dir(&dir).expect("mkdir");
     chown(&dir, Some(ALICE), Some(ALICE)).expect("chown");
     (bay, dir)
 }
-
-const CAP_SYS_RESOURCE: libc::c_ulong = 24;
 
 fn descriptors_of(bay: &Bay) -> usize {
     let fds = format!("/proc/{}/fd", bay.pid());

@@ -42,6 +42,18 @@ fn exit_codes_of_a_mount_whose_daemon_died() {
         assert!(text(&out).contains("no daemon"), "{}", text(&out));
         assert!(text(&out).contains("in 2 files"), "{}", text(&out));
     }
+    let file = bay.path("f");
+    for args in [
+        ["drain", str(bay.mnt())],
+        ["drain", str(&file)],
+        ["layout", str(&file)],
+        ["explain", str(&file)],
+        ["prefetch", str(&file)],
+        ["probe", str(bay.mnt())],
+    ] {
+        let out = bay.run(args);
+        assert_eq!(code(&out), NO_DAEMON, "{args:?}: {}", text(&out));
+    }
     let out = bay.run(["status", "--store", str(bay.store()), "--json"]);
     assert_eq!(Status::parse(&out).undrained(), 301_000);
     let out = umount(&bay, &[]);

@@ -44,8 +44,7 @@ use std::sync::Arc;
 /// has places for ([`crate::places`]), so that requests that wait do not stop those of others.
 const MAX_BACKGROUND: u16 = 1024;
 
-const WANTED: [InitFlags; 9] = [
-    InitFlags::FUSE_EXPORT_SUPPORT,
+const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_DONT_MASK,
     InitFlags::FUSE_POSIX_ACL,
@@ -77,6 +76,14 @@ impl Adapter {
             if config.add_capabilities(flag).is_err() {
                 tracing::debug!(?flag, "this kernel does not have it");
             }
+        }
+        // A kernel that does not know the second one makes handles all the same.
+        let handles = match self.overlay.exports() {
+            true => InitFlags::FUSE_EXPORT_SUPPORT,
+            false => InitFlags::FUSE_NO_EXPORT_SUPPORT,
+        };
+        if config.add_capabilities(handles).is_err() {
+            tracing::debug!(?handles, "this kernel does not have it");
         }
         if self.overlay.shared_locks() {
             for flag in LOCKS {

@@ -41,6 +41,13 @@ struct Node {
     handle: Vec<u8>,
 }
 
+impl Overlay {
+    /// Handles of the mount's files lead to them as long as the mount lives.
+    pub fn exports(&self) -> bool {
+        self.backing.reopens()
+    }
+}
+
 impl Forgotten {
     /// Nothing refers to the node any more. Handles are for root alone, so other daemons need none.
     pub(super) fn remember(&self, inode: &Inode) {

@@ -334,7 +334,12 @@ impl Overlay {
         let closed = self.closed(&handle);
         let unlocked = self.drop_locks_of_owner(&handle, owner);
         let last = self.may_be_last_close(&handle);
-        (closed.and(unlocked).and(last)).and_then(|()| report(&handle, false))
+        closed.and(unlocked).and(last)?;
+        match handle.writable {
+            true => report(&handle, false),
+            // A program that only reads has lost nothing.
+            false => Ok(()),
+        }
     }
 
     /// The last close of a handle. Nobody hears an error from here. May wait for the backing.

@@ -25,13 +25,15 @@ pub fn run(args: &DrainArgs) -> Result<Code> {
         return super::adopt::run(args);
     }
     let (mount, below) = client::mount_of(&args.path)?;
+    // Before the path is looked at: without its daemon a mount does not answer.
+    let daemon = Client::connect(&mount)?;
     let request = Request::Drain {
         target: target(&args.path, &below)?,
         wait: args.wait || args.timeout.is_some(),
         timeout_ms: super::millis(args.timeout),
     };
     let bar = DrainBar::new();
-    let reply = Client::connect(&mount)?.ask(&request, |progress| bar.show(progress));
+    let reply = daemon.ask(&request, |progress| bar.show(progress));
     bar.clear();
     let result = match reply? {
         Reply::Drain(result) => result,

@@ -22,6 +22,13 @@ use std::path::{Path, PathBuf};
 pub fn run(args: &ExplainArgs) -> Result<Code> {
     let cannot =
         |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", args.file.display()));
+    let mount = match client::mount_of(&args.file) {
+        Ok((mount, _)) => Some(mount),
+        Err(failure) if failure.code == Code::NoDaemon => None,
+        Err(failure) => return Err(failure),
+    };
+    // Before the file is looked at: without its daemon a mount does not answer.
+    let daemon = mount.as_deref().map(Client::connect).transpose()?;
     // Held while the daemon is asked: the number stays this file's.
     let file = File::options()
         .read(true)
@@ -35,16 +42,12 @@ pub fn run(args: &ExplainArgs) -> Result<Code> {
             args.file.display()
         )));
     }
-    let report = match client::mount_of(&args.file) {
-        Ok((mount, _)) => {
-            let reply = Client::connect(&mount)?.ask(&Request::Explain { ino: meta.ino() }, |_| {});
-            match reply? {
-                Reply::Explained(report) => report,
-                other => return Err(client::unexpected(&other)),
-            }
-        }
-        Err(failure) if failure.code == Code::NoDaemon => alone(args, &file, meta.uid())?,
-        Err(failure) => return Err(failure),
+    let report = match daemon {
+        Some(daemon) => match daemon.ask(&Request::Explain { ino: meta.ino() }, |_| {})? {
+            Reply::Explained(report) => report,
+            other => return Err(client::unexpected(&other)),
+        },
+        None => alone(args, &file, meta.uid())?,
     };
     if args.json {
         output::print_json(&report, true).map_err(super::output_failed)?;

@@ -15,6 +15,8 @@ const CELLS: u64 = 64;
 
 pub fn run(args: &LayoutArgs) -> Result<Code> {
     let (mount, _) = client::mount_of(&args.file)?;
+    // Before the file is looked at: without its daemon a mount does not answer.
+    let daemon = Client::connect(&mount)?;
     let meta = std::fs::metadata(&args.file)
         .map_err(|e| Failure::failed(format!("cannot look at {}: {e}", args.file.display())))?;
     if !meta.is_file() {
@@ -23,7 +25,7 @@ pub fn run(args: &LayoutArgs) -> Result<Code> {
             args.file.display()
         )));
     }
-    let reply = Client::connect(&mount)?.ask(&Request::Layout { ino: meta.ino() }, |_| {})?;
+    let reply = daemon.ask(&Request::Layout { ino: meta.ino() }, |_| {})?;
     let report = match reply {
         Reply::Layout(report) => fill(report, meta.len()),
         other => return Err(client::unexpected(&other)),

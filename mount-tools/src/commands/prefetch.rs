@@ -47,6 +47,8 @@ pub fn run(args: &PrefetchArgs) -> Result<Code> {
     let mut wanted = Vec::new();
     for path in &args.paths {
         let (mount, _) = client::mount_of(path)?;
+        // Before the path is looked at: without its daemon a mount does not answer.
+        drop(Client::connect(&mount)?);
         let meta = std::fs::metadata(path).map_err(|e| cannot_look(path, &e))?;
         if !meta.is_file() && !meta.is_dir() {
             return Err(Failure::usage(format!(

@@ -63,7 +63,8 @@ struct OstReport {
 }
 
 pub fn run(args: &ProbeArgs) -> Result<Code> {
-    if !args.dir.is_dir() {
+    let mount = mount_of(args)?;
+    if mount.is_none() && !args.dir.is_dir() {
         return Err(Failure::usage(format!(
             "{} is not a directory; give a directory of the file system to probe",
             args.dir.display()
@@ -75,7 +76,7 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
         output::print_json(&outcome, false).map_err(super::output_failed)?;
         return Ok(Code::Ok);
     }
-    let report = match mount_of(args)? {
+    let report = match mount {
         Some(mount) => ask_daemon(&mount, args)?,
         None if args.fresh => {
             return Err(Failure::usage(format!(

@@ -159,6 +159,11 @@ fn either(found: Found) -> Result<StatusReport> {
     }
 }
 
+/// What a store of another user holds, as that user sees it.
+pub(super) fn as_owner(store: &Path, uid: u32) -> Result<StatusReport> {
+    owner::ask("--store", store, uid)
+}
+
 /// What a store without a daemon holds. Files that were removed while they were open do not count:
 /// their data is dropped by the next mount.
 pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {

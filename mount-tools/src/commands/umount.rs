@@ -111,7 +111,7 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
         ))
     })?;
     let left = match &found {
-        Some(found) => left_in(&found.info.store),
+        Some(found) => left_in(&found.info.store, found.owner),
         None => Err("no store is known of it".to_owned()),
     };
     if let Some(found) = &found
@@ -129,9 +129,13 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
     })
 }
 
-/// Bytes and files that a store without a daemon holds.
-fn left_in(store: &Path) -> Result<(u64, usize), String> {
-    let report = super::status::from_store(store, None).map_err(|e| e.to_string())?;
+/// Bytes and files that a store without a daemon holds, as its owner sees it.
+fn left_in(store: &Path, owner: u32) -> Result<(u64, usize), String> {
+    let report = match owner == nix::unistd::geteuid().as_raw() {
+        true => super::status::from_store(store, None),
+        false => super::status::as_owner(store, owner),
+    };
+    let report = report.map_err(|e| e.to_string())?;
     Ok((report.bytes.undrained, report.files.len()))
 }
 
@@ -153,7 +157,8 @@ pub fn detach(mount: &Path) -> io::Result<()> {
 fn sentence(o: &Outcome) -> String {
     let mount = o.mount.display();
     let store = match &o.store {
-        Some(store) => format!("the store {}", store.display()),
+        // A user's file may have named it.
+        Some(store) => format!("the store {}", plain(&store.display().to_string())),
         None => "its store".to_owned(),
     };
     let dead = if o.daemon {

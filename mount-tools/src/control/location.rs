@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 mod tests;
 
 /// Overrides every other place, for daemons and clients alike.
-const OVERRIDE: &str = "FOREBAY_RUNTIME_DIR";
+pub const OVERRIDE: &str = "FOREBAY_RUNTIME_DIR";
 
 /// What a client can know of a mount without asking its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +104,7 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// Where a daemon of this user keeps its sockets.
-fn own_dir() -> PathBuf {
+pub fn own_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os(OVERRIDE).filter(|_| is_overridden()) {
         return PathBuf::from(dir);
     }

@@ -222,6 +222,17 @@ impl Lifecycle {
     /// that is done, or a second signal or command ends it.
     pub fn linger(&self) {
         self.leave();
+        self.drain_what_is_left();
+        // `umount -f` of a busy mount ends the session, and leaves the mount in the tree.
+        if matches!(*self.state.lock(), State::Left) && self.point.is_mounted().unwrap_or(false) {
+            match self.point.unmount(true) {
+                Ok(()) | Err(UnmountFailure::Gone) => {}
+                Err(failure) => tracing::warn!(?failure, "the dead mount stays"),
+            }
+        }
+    }
+
+    fn drain_what_is_left(&self) {
         let hurry = || self.hurry.load(Ordering::Acquire);
         while matches!(*self.state.lock(), State::Left) && !hurry() {
             let handle = self.flusher.drain(Selection::All);
@@ -373,6 +384,10 @@ impl Lifecycle {
 
     /// From here on the kernel answers for the mount.
     fn abort(&self) {
+        if self.session.lock().over {
+            // Another file system may have its number by now.
+            return;
+        }
         if let Err(error) = self.point.abort() {
             tracing::info!(%error, "the connection ends with the daemon");
         }

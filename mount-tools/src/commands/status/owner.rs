@@ -69,6 +69,9 @@ pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
     if let Some(dir) = std::env::var_os("FOREBAY_RUNTIME_DIR") {
         command.env("FOREBAY_RUNTIME_DIR", dir);
     }
+    // The user may trace a process of its own: it must have no way to root's terminal.
+    // SAFETY: setsid is all that is called between fork and exec, and is safe there.
+    unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
     let deadline = Instant::now() + PATIENCE;
     let mut child = command.spawn().map_err(cannot)?;
     let said = listen(child.stdout.take());
@@ -90,6 +93,10 @@ pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
             ),
         ));
     };
+    // Both ends are closed, so it ends at once; one that does not is left to the system.
+    if let Err(e) = child.try_wait() {
+        eprintln!("forebay: {e}");
+    }
     serde_json::from_slice(&said).map_err(|_| {
         let text = String::from_utf8_lossy(&complained);
         let text = text.trim().trim_start_matches("forebay: ");
