@@ -122,6 +122,7 @@ fn find_over_more_files_than_descriptors() {
         let path = below.join(format!("d{}/{n}", n / 400));
         File::create(path).expect("make a file below");
     }
+    let bob = Bystander::beside(&bay);
     for user in [ALICE, 0] {
         let out = as_user(user, &[], || {
             let mut find = Command::new("find");
@@ -133,6 +134,8 @@ fn find_over_more_files_than_descriptors() {
         assert!(out.status.success(), "find of {user}: {said}");
         let found = out.stdout.iter().filter(|b| **b == b'\n').count();
         assert_eq!(found, FILES * 8, "find of {user}: {said}");
+        bob.is_not_disturbed(1);
     }
+    bob.was_not_disturbed();
     bay.finish();
 }

@@ -2,6 +2,7 @@
 //! backing. A user who may write to it must not get bytes of its own into a file that keeps the bit.
 
 use forebay_tests::bay::{Bay, Drain, get};
+use forebay_tests::bystander::Bystander;
 use forebay_tests::cluster::Cluster;
 use forebay_tests::sys;
 use forebay_tests::users::{ALICE, BOB, as_user};
@@ -71,6 +72,7 @@ fn bits_of_another_node_fall() {
         cluster.set("attr-timeout", "0s");
         cluster.start();
         let [here, there] = [0, 1].map(|node| cluster.bay(node));
+        let bystander = Bystander::beside(here);
         for (n, end) in ENDS.into_iter().enumerate() {
             for below in [false, true] {
                 let name = format!("f{n}{below}");
@@ -89,6 +91,7 @@ fn bits_of_another_node_fall() {
                 assert_eq!(modes, [0o777; 3], "{drain:?} {end}, below: {below}");
             }
         }
+        bystander.was_not_disturbed();
         cluster.finish();
     }
 }

@@ -45,6 +45,7 @@ fn what_is_too_large_for_the_backing_is_refused() {
     bay.start();
     let limit = largest(&bay);
     assert!(limit < i64::MAX as u64, "the disk of the tests has a limit");
+    let bystander = Bystander::beside(&bay);
     let dir = directory(&bay, "alice", ALICE);
     as_user(ALICE, &[], || {
         let too_big = |done: std::io::Result<()>, what: &str| {
@@ -73,6 +74,7 @@ fn what_is_too_large_for_the_backing_is_refused() {
         let append = append.expect("open");
         too_big(sys::append_once(&append, b"z"), "append");
     });
+    bystander.was_not_disturbed();
     bay.drain();
     let mut last = [0; 4];
     let below = File::open(bay.canonical("alice/fits")).expect("open");

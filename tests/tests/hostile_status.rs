@@ -122,7 +122,9 @@ fn root_does_not_believe_what_others_left_in_tmp() {
 /// S8.13: a store that belongs to another user is looked at with that user's rights, and not for long.
 #[test]
 fn another_users_store_is_looked_at_as_that_user() {
-    let bay = Bay::new(Drain::Immediate);
+    let mut bay = Bay::new(Drain::Immediate);
+    bay.start();
+    let bystander = Bystander::beside(&bay);
     let (store, secret) = (bay.root().join("trap"), bay.root().join("secret"));
     as_user(MALLORY, &[], || trap(&store));
     let out = root_asks(&["status", "--store", str(&store)], BOUNDED);
@@ -143,6 +145,8 @@ fn another_users_store_is_looked_at_as_that_user() {
     assert!(!text(&out).contains("secret\n"), "{}", text(&out));
     let made: Vec<_> = fs::read_dir(&secret).expect("list").collect();
     assert_eq!(made.len(), 1, "nothing was made there: {made:?}");
+    bystander.was_not_disturbed();
+    bay.finish();
 }
 
 /// S8.8, S8.13: root sees a user's mount, by asking as that user: alive, dead, and lying.
