@@ -11,6 +11,7 @@ pub mod bystander;
 pub mod cli;
 pub mod cluster;
 pub mod daemon_log;
+pub mod files;
 pub mod kill;
 pub mod locks;
 pub mod loopfs;

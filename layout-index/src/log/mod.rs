@@ -13,7 +13,10 @@
 
 pub mod lane;
 pub mod record;
+mod room;
 pub mod segment;
+
+pub use room::remove_reserve;
 
 use crate::checksum;
 use crate::disk::Disk;
@@ -25,26 +28,11 @@ use parking_lot::{Mutex, RwLock};
 use record::{Kind, Record};
 use segment::Segment;
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// Segments for records without users' data are made in advance, at least two and with room for as many
-/// bytes of records together. When others fill the disk these are what truncations, removals, writes past
-/// the store and the drain leave word in.
-const SPARE_RECORDS: u64 = 2 << 20;
-/// The name of the file that holds room for the index.
-const RESERVE: &str = "reserve";
-
-/// A disk that had no room for a segment is not asked again for data before this: a file system takes milliseconds to
-/// say that it is full, and each write that goes past the store would wait for it.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(100);
-
-/// For so long the disk counts as full after that, if nothing has asked it since.
-const STAYS_FULL: Duration = Duration::from_secs(2);
+use std::time::Instant;
 
 /// Writers that may append at the same time. More would leave more half-filled segments around.
 pub const LANES: usize = 4;
@@ -82,16 +70,6 @@ pub struct Log {
 pub enum Room {
     Data,
     Control,
-}
-
-/// Room that an earlier daemon has held for the index ([`Log::keep_reserve`]) and not given back.
-pub fn remove_reserve(disk: &dyn Disk, dir: &Path) {
-    match disk.remove(&dir.join(RESERVE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, dir = %dir.display(), "room that was held for the index stays taken");
-        }
-        _ => {}
-    }
 }
 
 impl Log {
@@ -311,8 +289,7 @@ impl Log {
     fn new_segment(&self, room: Room) -> Result<Arc<Segment>> {
         let size = self.space.segment_size();
         let footprint = size + segment::records_len(size);
-        let found_full = *self.found_full.lock();
-        if room == Room::Data && found_full.is_some_and(|at| at.elapsed() < LOOK_FOR_ROOM) {
+        if room == Room::Data && self.was_just_full() {
             return Err(StoreError::Full);
         }
         if !self.space.reserve(footprint, room) {
@@ -340,70 +317,6 @@ impl Log {
                 Err(error)
             }
         }
-    }
-
-    /// The disk had no room for a segment a moment ago.
-    pub fn had_no_room(&self) -> bool {
-        let found_full = *self.found_full.lock();
-        found_full.is_some_and(|at| at.elapsed() < STAYS_FULL)
-    }
-
-    /// Makes spare segments in place of those that were taken, if there is room. Maintenance calls it.
-    pub fn keep_spares(&self) {
-        let mut spares = self.spares.lock();
-        let one = segment::records_len(self.space.segment_size());
-        let wanted = (SPARE_RECORDS / one).max(2) as usize;
-        while spares.len() < wanted && self.failure.get().is_none() {
-            let id = self.next_segment.fetch_add(1, Ordering::Relaxed);
-            let salt = salt(self.key, id);
-            let records = segment::records_len(self.space.segment_size());
-            match Segment::create(&*self.disk, &self.dir, id, salt, self.spare_size(), records) {
-                Ok(spare) => spares.push(spare),
-                Err(error) => {
-                    tracing::debug!(%error, "no spare segment now");
-                    return;
-                }
-            }
-            self.dir_unsynced.store(true, Ordering::Release);
-        }
-    }
-
-    /// Payload that a spare segment has room for: a few hundred bytes for each subfile.
-    fn spare_size(&self) -> u64 {
-        (self.space.segment_size() / 16).max(64 << 10)
-    }
-
-    /// A segment for records without users' data, when no other can be made.
-    fn take_spare(&self) -> Option<Arc<Segment>> {
-        let spare = Arc::new(self.spares.lock().pop()?);
-        self.space.add(spare.footprint());
-        self.segments.write().insert(spare.id, spare.clone());
-        Some(spare)
-    }
-
-    /// Holds `bytes` of the disk for the index, if there are so many and `left` besides.
-    pub fn keep_reserve(&self, bytes: u64, left: u64) {
-        let mut held = self.reserve.lock();
-        let room = || self.free_bytes().is_ok_and(|free| free >= bytes + left);
-        if *held || self.failure.get().is_some() || !room() {
-            return;
-        }
-        let file = self.disk.create(&self.dir.join(RESERVE));
-        *held = true;
-        if let Err(error) = file.and_then(|file| file.allocate(0, 0, bytes)) {
-            tracing::debug!(%error, "no room is held for the index now");
-            drop(held);
-            self.give_reserve();
-        }
-    }
-
-    /// Gives that room back to the disk; false if none was held.
-    pub fn give_reserve(&self) -> bool {
-        let held = std::mem::take(&mut *self.reserve.lock());
-        if held && let Err(error) = self.disk.remove(&self.dir.join(RESERVE)) {
-            tracing::debug!(%error, "room for the index stays taken");
-        }
-        held
     }
 
     /// Free bytes on the disk that the log is on.
