@@ -63,7 +63,11 @@ struct OstReport {
 }
 
 pub fn run(args: &ProbeArgs) -> Result<Code> {
-    let mount = mount_of(args)?;
+    // A mount whose daemon is gone is not seen as a directory, and its daemon is what is missing then.
+    let mount = match std::fs::metadata(&args.dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        _ => mount_of(args)?,
+    };
     if mount.is_none() && !args.dir.is_dir() {
         return Err(Failure::usage(format!(
             "{} is not a directory; give a directory of the file system to probe",
