@@ -194,9 +194,9 @@ impl SpaceBook {
         taken
     }
 
-    /// A user with `own` bytes is not slowed, because another one of `all` keeps the store above its watermark: one
-    /// that has more than an equal part of it, while `own` is no more than that. A user counts for the
-    /// parts who has a noticeable part at all.
+    /// A user with `own` bytes is not slowed while another one of `all` keeps the store above its watermark: that one
+    /// has more than an equal part of it, and `own` is no more than that. Users with a noticeable part count for
+    /// the parts.
     pub fn is_spared(&self, own: u64, all: impl Iterator<Item = u64>) -> bool {
         let noticeable = self.high / NOTICEABLE;
         let (users, most) = all.fold((0, 0), |(users, most), bytes| {

@@ -249,8 +249,8 @@ impl Overlay {
         };
         let was_last = match sys::stat(fd.as_fd()) {
             Ok(stat) => stat.nlink == 0,
-            // Said of a file without a name by file systems that do not keep it for those who know
-            // it. It had another one: whether that is gone too, the drain finds out.
+            // Some file systems say this of a file without a name, although this daemon has it open. The
+            // file had another name: whether that is gone too, the drain finds out.
             Err(e) if seems_gone(&e) => it.stat.is_dir() || it.stat.nlink == 1,
             Err(error) => {
                 tracing::debug!(file = %it.id, %error, "a removed file cannot be looked at");

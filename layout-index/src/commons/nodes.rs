@@ -281,8 +281,8 @@ impl Commons {
         let Some(own) = record.as_ref() else {
             return false;
         };
-        // SAFETY: a new mapping of one page at an address that the kernel chooses, read by nobody and
-        // taken away at once; the descriptor is held by `own`.
+        // SAFETY: a new mapping of one page at an address that the kernel chooses, which no code reads and
+        // which is taken away at once; the descriptor is held by `own`.
         unsafe {
             let fd = own.file.as_raw_fd();
             let page = libc::mmap(

@@ -93,7 +93,7 @@ pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
             ),
         ));
     };
-    // Both ends are closed, so it ends at once; one that does not is left to the system.
+    // Both of its pipes are closed, so the child is ending; one that is not is left to the system.
     if let Err(e) = child.try_wait() {
         eprintln!("forebay: {e}");
     }
