@@ -14,6 +14,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -355,6 +356,70 @@ fn appends_beside_readers_of_a_drained_file() {
         assert_same("behind each other", &get(path), want.as_bytes());
     }
     drop(readers);
+    cluster.finish();
+}
+
+/// S2.15 `RWF_APPEND` after a lock, also while the kernel reads the drained file by itself.
+#[test]
+fn an_append_of_one_write_finds_the_end_beside_readers() {
+    let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
+    cluster.start();
+    let paths = cluster.paths("log");
+    append_line(&paths[0], "begin\n");
+    cluster.drain();
+    let reader = File::open(&paths[0]).expect("open");
+    let held = OpenOptions::new().read(true).write(true).open(&paths[0]);
+    let mut held = held.expect("open");
+    let mut want = b"begin\n".to_vec();
+    for how in How::ALL {
+        append_line(&paths[1], "other\n");
+        wait_for_lock(&mut held, how).expect("lock");
+        sys::append_once(&held, b"one write\n").expect("pwritev2");
+        unlock(&held, how).expect("unlock");
+        want.extend(b"other\none write\n");
+        for path in &paths {
+            assert_same(&format!("under {how:?}"), &get(path), &want);
+        }
+    }
+    drop((reader, held));
+    cluster.finish();
+}
+
+/// S2.15 "ETIMEDOUT": only a node that was killed keeps others from appending, not one that goes on and on.
+#[test]
+fn long_appends_let_other_nodes_append() {
+    const REQUEST: usize = 1 << 20;
+    let cluster = nodes(2, &[("visibility-timeout", "8s")]);
+    let paths = cluster.paths("log");
+    put(&paths[0], b"");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut log = append(&paths[0]);
+            let mut count = 0;
+            // From a page on, as `dd` writes: else a request is not of full length.
+            let space = vec![b'a'; REQUEST + 4096];
+            let from = space.as_ptr().align_offset(4096);
+            while !ended.load(Ordering::Acquire) {
+                log.write_all(&space[from..][..REQUEST]).expect("append");
+                count += 1;
+                // The file is not to outgrow the test's disk.
+                if count % 256 == 0 {
+                    log.set_len(0).expect("cut");
+                }
+            }
+            sys::close(log).expect("close");
+        });
+        let meta = || std::fs::metadata(&paths[0]).expect("stat").len() > 0;
+        wait_until("the long appends are under way", LONG, || {
+            meta().then_some(())
+        });
+        for _ in 0..3 {
+            append_line(&paths[1], "between\n");
+        }
+        ended.store(true, Ordering::Release);
+        writer.join().expect("the long appends");
+    });
     cluster.finish();
 }
 

@@ -16,6 +16,9 @@
 //! of root's rights. It answers before it closes the file: on older kernels (6.12) a close waits for an fsync that is under
 //! way, and an fsync may be what waits for the answer.
 //!
+//! Where only the kernel's idea of the size is old, it asks for the file's attributes through a descriptor that opens
+//! nothing (`O_PATH`), which is allowed beside handles of any kind.
+//!
 //! # Crash behaviour
 //! Nothing is kept. If the helper is gone, whoever needs it gets an error: pages that are older than
 //! a sync point must not pass for new.
@@ -50,6 +53,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 type Answers = HashMap<u64, SyncSender<i32>>;
+
+/// What the helper is to do with a file.
+#[derive(Clone, Copy)]
+enum Errand {
+    DropPages = 0,
+    AskSize = 1,
+}
 
 /// The daemon's side.
 pub struct PageDropper {
@@ -142,11 +152,26 @@ pub(super) struct Attached {
 
 impl PageDrop for Attached {
     fn drop_pages(&self, inode: &Inode) -> io::Result<()> {
+        self.send(Errand::DropPages, inode)
+    }
+
+    fn ask_size(&self, inode: &Inode) -> io::Result<()> {
+        self.send(Errand::AskSize, inode)
+    }
+
+    fn is_dropper(&self, thread: u32) -> bool {
+        self.asked.load(Ordering::Acquire) > 0
+            && Path::new(&format!("/proc/{}/task/{thread}", self.dropper.helper)).exists()
+    }
+}
+
+impl Attached {
+    fn send(&self, errand: Errand, inode: &Inode) -> io::Result<()> {
         if self.refused.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.asked.fetch_add(1, Ordering::AcqRel);
-        let dropped = self.ask(inode.node, inode.generation());
+        let dropped = self.ask(errand, inode.node, inode.generation());
         self.asked.fetch_sub(1, Ordering::AcqRel);
         match dropped {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
@@ -162,19 +187,12 @@ impl PageDrop for Attached {
         }
     }
 
-    fn is_dropper(&self, thread: u32) -> bool {
-        self.asked.load(Ordering::Acquire) > 0
-            && Path::new(&format!("/proc/{}/task/{thread}", self.dropper.helper)).exists()
-    }
-}
-
-impl Attached {
-    fn ask(&self, node: u64, generation: u64) -> io::Result<()> {
+    fn ask(&self, errand: Errand, node: u64, generation: u64) -> io::Result<()> {
         let (sender, answer) = sync_channel(1);
         let id = self.dropper.last.fetch_add(1, Ordering::Relaxed);
         self.dropper
             .with_answers(|answers| answers.insert(id, sender))?;
-        let ask = [id, self.device, node, generation];
+        let ask = [id, self.device, node, generation, errand as u64];
         // A helper that does not even listen is not waited for.
         let told = tell(self.dropper.socket.as_fd(), ask, MsgFlags::MSG_DONTWAIT);
         let answered = told.and_then(|()| wait_for(&answer));
@@ -265,9 +283,13 @@ fn detach(socket: OwnedFd) -> io::Result<()> {
 fn serve(mountpoint: PathBuf) -> io::Result<()> {
     let socket = io::stdin();
     let mountpoint = Arc::new(mountpoint);
-    while let Some([id, device, node, generation]) = receive(socket.as_fd())? {
+    while let Some([id, device, node, generation, errand]) = receive(socket.as_fd())? {
         let mountpoint = mountpoint.clone();
-        let work = move || match reopen(&mountpoint, device, node, generation) {
+        let flags = match errand == Errand::AskSize as u64 {
+            true => libc::O_PATH,
+            false => libc::O_RDONLY,
+        };
+        let work = move || match reopen(&mountpoint, device, (node, generation), flags) {
             Ok(opened) => {
                 answer(id, 0);
                 drop(opened);
@@ -292,7 +314,12 @@ fn answer(id: u64, errno: i32) {
 
 /// Opens the file, and has the kernel ask for its size: a mapping ends where it believes that the file does.
 /// `None` for a file that the kernel does not know, and has no pages of.
-fn reopen(mountpoint: &Path, device: u64, node: u64, generation: u64) -> io::Result<Option<File>> {
+fn reopen(
+    mountpoint: &Path,
+    device: u64,
+    (node, generation): (u64, u64),
+    flags: i32,
+) -> io::Result<Option<File>> {
     let root = File::options()
         .read(true)
         .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
@@ -303,7 +330,7 @@ fn reopen(mountpoint: &Path, device: u64, node: u64, generation: u64) -> io::Res
     }
     let words = [(node >> 32) as u32, node as u32, generation as u32];
     let handle: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    match sys::open_handle(root.as_fd(), NODE_AND_GENERATION, &handle, libc::O_RDONLY) {
+    match sys::open_handle(root.as_fd(), NODE_AND_GENERATION, &handle, flags) {
         Err(e) if e.raw_os_error() == Some(libc::ESTALE) => Ok(None),
         opened => {
             let file = File::from(opened?);

@@ -137,7 +137,7 @@ impl Overlay {
         if durable {
             self.fsync(handle.fh, true)?;
         }
-        let goes_on = goes_on(data);
+        let goes_on = goes_on(data).filter(|_| !turn.is_overdue());
         if goes_on.is_some() || !(turn.is_wanted() || handle.coherent) {
             turn.keep(goes_on);
             return Ok(());
@@ -192,7 +192,9 @@ impl Overlay {
             return Ok(());
         }
         let known = inode.kernel_size.is(self.end_of(file, canonical)?);
-        if !known && self.refused.refuse(inode.node, caller.pid) {
+        // Threads of other process namespaces have no number here, and could not be told apart.
+        let is_refused = || caller.pid != 0 && self.refused.refuse(inode.node, caller.pid);
+        if !known && is_refused() {
             return Err(FsError::Stale(inode.node));
         }
         self.refused.opened(inode.node, caller.pid);
@@ -202,11 +204,7 @@ impl Overlay {
     /// Has the kernel ask for the size, if it is another than the kernel was told.
     pub(super) fn tell_kernel_size(&self, handle: &Handle) -> Result<()> {
         let Handle { inode, file, .. } = handle;
-        let helper = self
-            .page_drop
-            .get()
-            .filter(|_| handle.writable && handle.passthrough.is_none());
-        let Some(helper) = helper else {
+        let Some(helper) = self.page_drop.get().filter(|_| handle.writable) else {
             return Ok(());
         };
         if inode
@@ -215,7 +213,7 @@ impl Overlay {
         {
             return Ok(());
         }
-        self.waiting_for_helper(|| helper.drop_pages(inode).map_err(FsError::Pages))
+        self.waiting_for_helper(|| helper.ask_size(inode).map_err(FsError::Pages))
     }
 }
 

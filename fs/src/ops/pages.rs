@@ -35,6 +35,8 @@ pub(super) const NO_HANDLE: u64 = 0;
 pub(crate) trait PageDrop: Send + Sync {
     /// Returns when the kernel has none of the pages any more that it had when this was called.
     fn drop_pages(&self, inode: &Inode) -> io::Result<()>;
+    /// Returns when the kernel has asked for the size of the file, and knows it.
+    fn ask_size(&self, inode: &Inode) -> io::Result<()>;
     /// The thread opens files for nothing else.
     fn is_dropper(&self, thread: u32) -> bool;
 }

@@ -11,7 +11,8 @@
 //!
 //! One `write` of a program that is longer than a request comes as several requests. While the last
 //! one was as long as a request can be, the lock stays for a moment, so that the rest follows it, unless the same
-//! thread asks for something else: its `write` is over then.
+//! thread asks for something else: its `write` is over then. A program that writes requests of full length all the
+//! time looks the same, so where another node wants the lock such a row of requests keeps it for a bounded time only.
 //!
 //! # Crash behaviour
 //! The lock goes with the daemon, the mark stays. What the daemon had appended and neither announced nor
@@ -53,6 +54,11 @@ const IDLE: Duration = Duration::from_secs(1);
 /// How long the rest of a `write` may take to follow, also on a busy machine.
 const REST_FOLLOWS: Duration = Duration::from_secs(1);
 
+/// A row of requests of full length keeps the lock from nodes that want it no longer than this, and no longer than a
+/// part of the time for which these nodes wait.
+const LONGEST_ROW: Duration = Duration::from_secs(5);
+const ROWS_IN_A_WAIT: u32 = 4;
+
 /// In the place of a thread's number, where none is known.
 const NO_THREAD: u32 = 0;
 
@@ -64,6 +70,10 @@ pub(crate) struct Append {
     used: Option<Instant>,
     /// The last append was as long as a request can be, and this thread's; 0 if that is not known.
     goes_on: Option<u32>,
+    /// The first of a row of requests of full length ended then.
+    row_began: Option<Instant>,
+    /// How long such a row may be where another node waits.
+    longest_row: Duration,
     /// Another node wanted the lock then.
     contended: Option<Instant>,
     /// Turns so far.
@@ -84,10 +94,17 @@ impl Append {
             .is_some_and(|at| at.elapsed() < CONTENDED_FOR)
     }
 
-    /// The rest of a `write` is expected, other than one of `thread`.
+    /// The rest of a `write` is expected, other than one of `thread`, and is waited for.
     fn has_rest(&self, thread: u32) -> bool {
         let is_over = |of: u32| of != 0 && of == thread;
-        self.goes_on.is_some_and(|of| !is_over(of)) && self.used_within(REST_FOLLOWS)
+        let is_expected = self.goes_on.is_some_and(|of| !is_over(of));
+        is_expected && self.used_within(REST_FOLLOWS) && !self.is_overdue()
+    }
+
+    /// Another node has waited for long enough.
+    fn is_overdue(&self) -> bool {
+        let began = self.row_began.filter(|_| self.is_contended());
+        began.is_some_and(|at| at.elapsed() >= self.longest_row)
     }
 
     fn used_within(&self, time: Duration) -> bool {
@@ -107,10 +124,19 @@ impl AppendTurn<'_> {
         self.append.is_contended()
     }
 
+    /// Requests of full length have kept the lock from another node for so long that the rest of a `write` does not
+    /// keep it any more.
+    pub fn is_overdue(&self) -> bool {
+        self.append.is_overdue()
+    }
+
     /// The bytes are appended, and the lock stays. `goes_on` is the thread of a request that was as long as
     /// a request can be.
     pub fn keep(mut self, goes_on: Option<u32>) {
-        self.append.used = Some(Instant::now());
+        let now = Instant::now();
+        let row_began = self.append.row_began.unwrap_or(now);
+        self.append.row_began = goes_on.map(|_| row_began);
+        self.append.used = Some(now);
         self.append.goes_on = goes_on;
     }
 
@@ -138,6 +164,8 @@ impl Peers {
             let lock = self.take_append_lock(file, &mut append)?;
             append.lock = Some(lock);
             append.used = Some(Instant::now());
+            append.row_began = None;
+            append.longest_row = LONGEST_ROW.min(self.patience(file) / ROWS_IN_A_WAIT);
             self.appending.lock().insert(file.id(), file.clone());
         }
         if let Err(error) = self.refresh(file, ask, Wait::ForOthers) {
