@@ -16,7 +16,8 @@ use forebay_tests::{prereq, sys};
 use nodes_adopt_rig::*;
 use nodes_pair::{MIB, Shared, json, list, name_of, texts, until};
 use pfs_sim::{Change, Sim};
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -178,7 +179,13 @@ fn what_only_a_store_has_is_listed() {
     let mut a = shared.mortal("gone", Drain::Never);
     expects_deaths(&mut a);
     a.start();
-    // One of which nothing is published, and one of which something is.
+    // One that is being appended to, one of which nothing is published, and one of which something is.
+    let appender = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(a.path("appended"));
+    let mut appender = appender.expect("open");
+    appender.write_all(b"acknowledged").expect("append");
     let deferred = data(21, 2 * MIB);
     put(a.path("deferred"), &deferred);
     let mut synced = data(22, MIB);
@@ -190,6 +197,7 @@ fn what_only_a_store_has_is_listed() {
     sys::close(file).expect("close");
     assert_eq!(shared.names('i').len(), 2, "announced");
     a.kill();
+    drop(appender);
 
     let login = login();
     let out = adopt(&login, &shared, &["--json"]);
@@ -198,8 +206,8 @@ fn what_only_a_store_has_is_listed() {
     assert_eq!(texts(&report["dead"]), ["gone"]);
     assert_eq!(texts(&report["adopted"]), ["synced"]);
     let held = report["only_in_stores"].as_array().expect("a list");
-    assert_eq!(held.len(), 2, "{report:#}");
-    for name in ["deferred", "synced"] {
+    assert_eq!(held.len(), 3, "{report:#}");
+    for name in ["appended", "deferred", "synced"] {
         let ino = fs::metadata(shared.canonical(name)).expect("stat").ino();
         let of_it = held.iter().find(|held| held["inode"] == ino);
         let of_it = of_it.unwrap_or_else(|| panic!("{name} is not listed: {report:#}"));

@@ -92,20 +92,23 @@ impl Commons {
 
     /// The files that an earlier run of this node was appending to when it ended.
     pub(crate) fn marked_appends(&self) -> io::Result<Vec<FileId>> {
-        let mut mine = self.signs(APPENDING)?;
+        let mut mine = self.appenders()?;
+        mine.retain(|(_, node)| *node == self.me.id);
+        Ok(mine.into_iter().map(|(file, _)| file).collect())
+    }
+
+    /// The files that nodes append to, or did when they ended. What such a node has appended may be in its store only.
+    pub(crate) fn appenders(&self) -> io::Result<Vec<(FileId, NodeId)>> {
         let Some(dir) = self.signs_dir(APPENDING)? else {
-            return Ok(mine);
+            return Ok(Vec::new());
         };
-        let is_mine = |text: String| text.parse().is_ok_and(|o: Owner| o.id == self.me.id);
-        let mut error = None;
-        mine.retain(|file| match sys::text_of(dir.as_fd(), &file.to_string()) {
-            Ok(text) => text.is_some_and(is_mine),
-            Err(e) => {
-                error = Some(e);
-                false
-            }
-        });
-        error.map_or(Ok(mine), Err)
+        let mut found = Vec::new();
+        for file in self.signs(APPENDING)? {
+            let text = sys::text_of(dir.as_fd(), &file.to_string())?;
+            let owner = text.and_then(|text| text.parse().ok());
+            found.extend(owner.map(|owner: Owner| (file, owner.id)));
+        }
+        Ok(found)
     }
 
     /// Tells the node that has the lock of `file` that this one wants it.

@@ -30,7 +30,7 @@ pub struct SurveyedFile {
     /// The canonical file's, if a layout has it.
     pub handle: Vec<u8>,
     pub layouts: Vec<SurveyedLayout>,
-    /// Nodes that have closed the file and not published it.
+    /// Nodes that have closed the file, or appended to it, and not published that.
     pub promised: Vec<NodeId>,
     pub epoch: Epoch,
     /// Who may drain now, if anybody does.
@@ -55,14 +55,19 @@ pub struct SurveyedLayout {
 /// Looks at everything.
 pub fn survey(commons: &Commons) -> io::Result<Survey> {
     let mut files = Vec::new();
-    for id in commons.files()? {
-        files.extend(survey_file(commons, id));
+    let appenders = commons.appenders()?;
+    let mut ids = commons.files()?;
+    ids.extend(appenders.iter().map(|(file, _)| *file));
+    ids.sort();
+    ids.dedup();
+    for id in ids {
+        files.extend(survey_file(commons, id, &appenders));
     }
     let is_torn = |file: &SurveyedFile| file.layouts.iter().any(|l| l.torn.is_some());
     if files.iter().any(is_torn) {
         std::thread::sleep(APPENDING);
         let again = |file: SurveyedFile| match is_torn(&file) {
-            true => survey_again(commons, &file),
+            true => survey_again(commons, &file, &appenders),
             false => Some(file),
         };
         files = files.into_iter().filter_map(again).collect();
@@ -74,8 +79,12 @@ pub fn survey(commons: &Commons) -> io::Result<Survey> {
 }
 
 /// A file with layouts that ended within a batch: where they still end there, nobody appends.
-fn survey_again(commons: &Commons, before: &SurveyedFile) -> Option<SurveyedFile> {
-    let mut file = survey_file(commons, before.id)?;
+fn survey_again(
+    commons: &Commons,
+    before: &SurveyedFile,
+    appenders: &[(FileId, NodeId)],
+) -> Option<SurveyedFile> {
+    let mut file = survey_file(commons, before.id, appenders)?;
     for layout in &file.layouts {
         let of = |l: &SurveyedLayout| (l.node, l.generation, l.torn);
         if let Some(len) = layout.torn
@@ -91,7 +100,11 @@ fn survey_again(commons: &Commons, before: &SurveyedFile) -> Option<SurveyedFile
 }
 
 /// One file; `None` if nothing is said of it any more.
-fn survey_file(commons: &Commons, id: FileId) -> Option<SurveyedFile> {
+fn survey_file(
+    commons: &Commons,
+    id: FileId,
+    appenders: &[(FileId, NodeId)],
+) -> Option<SurveyedFile> {
     let mut file = SurveyedFile {
         id,
         handle: Vec::new(),
@@ -102,14 +115,18 @@ fn survey_file(commons: &Commons, id: FileId) -> Option<SurveyedFile> {
         round: None,
         problems: Vec::new(),
     };
+    let appenders = appenders.iter().filter(|(of, _)| *of == id);
+    file.promised = appenders.map(|(_, node)| *node).collect();
     let listing = match commons.list(id) {
-        Ok(listing) => listing?,
+        Ok(Some(listing)) => listing,
+        Ok(None) => return (!file.promised.is_empty()).then_some(file),
         Err(e) => {
             file.problems.push(e.to_string());
             return Some(file);
         }
     };
-    file.promised = listing.intents.iter().map(|i| i.owner.id).collect();
+    file.promised
+        .extend(listing.intents.iter().map(|i| i.owner.id));
     file.promised.sort();
     file.promised.dedup();
     for name in &listing.strange {

@@ -73,14 +73,14 @@ fn an_append_that_is_under_way_is_not_named() {
     let whole = one_batch(1);
     let (begun, rest) = whole.split_at(HEADER_LEN + 10);
     append(&commons, 1, 0, begun);
-    let before = survey_file(&commons, FILE).unwrap();
+    let before = survey_file(&commons, FILE, &[]).unwrap();
     assert_eq!(before.layouts[0].torn, Some(begun.len() as u64));
     assert!(before.problems.is_empty());
     append(&commons, 1, begun.len(), rest);
-    let after = survey_again(&commons, &before).unwrap();
+    let after = survey_again(&commons, &before, &[]).unwrap();
     assert_eq!((after.layouts[0].torn, after.problems.len()), (None, 0));
     append(&commons, 1, whole.len(), &whole[HEADER_LEN..][..10]);
-    let next = survey_again(&commons, &before).unwrap();
+    let next = survey_again(&commons, &before, &[]).unwrap();
     assert!(next.layouts[0].torn.is_some());
     assert!(next.problems.is_empty(), "{:?}", next.problems);
 }
