@@ -118,7 +118,9 @@ impl Commons {
         lease: Duration,
         clock: Clock,
     ) -> io::Result<Commons> {
-        Commons::join_from(backing, me, name, lease, Standing::default(), clock)
+        let joined = Commons::prepare(backing, me, name, lease, Standing::default(), clock)?;
+        joined.take_place()?;
+        Ok(joined)
     }
 
     /// The same with all that a mount says of itself: refused while another copy of its store lives, or a
@@ -130,10 +132,13 @@ impl Commons {
         lease: Duration,
         standing: Standing,
     ) -> io::Result<Commons> {
-        Commons::join_from(backing, me, name, lease, standing, nodes::boottime())
+        let joined = Commons::prepare(backing, me, name, lease, standing, nodes::boottime())?;
+        joined.take_place()?;
+        Ok(joined)
     }
 
-    fn join_from(
+    /// All but the record by which others know of this node.
+    fn prepare(
         backing: OwnedFd,
         me: Owner,
         name: &str,
@@ -178,10 +183,15 @@ impl Commons {
         joined.name = name.to_owned();
         joined.lease = lease;
         joined.standing = standing;
-        joined.yield_to_a_living_copy()?;
-        joined.compare_targets()?;
-        joined.first_heartbeat()?;
         Ok(joined)
+    }
+
+    /// Others count on this node from here on.
+    fn take_place(&self) -> io::Result<()> {
+        self.yield_to_a_living_copy()?;
+        let dead = self.compare_targets()?;
+        self.first_heartbeat()?;
+        self.compare_targets_again(&dead)
     }
 
     /// For those who only want to know: changes nothing, and cannot change anything that needs a

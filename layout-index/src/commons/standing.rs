@@ -20,6 +20,8 @@
 //! A subfile is found by the number of its target. Nodes that have other targets, or the same in another
 //! order, would look for each other's subfiles in the wrong place and fail when they read. A living node
 //! that names others is a reason to refuse; one that does not beat while it is watched is named in the log.
+//! Nodes that begin at the same moment have no record yet when they look. So each looks again when it has written its
+//! own: of two that differ one at least finds the other, and does not stay.
 
 use super::Commons;
 use super::sys::Looked;
@@ -102,9 +104,10 @@ impl Commons {
         }
     }
 
-    pub(super) fn compare_targets(&self) -> io::Result<()> {
+    /// Gives the nodes that name others and do not live.
+    pub(super) fn compare_targets(&self) -> io::Result<Vec<NodeId>> {
         if self.standing.targets.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let others = self.with_other_targets()?;
         let since = (self.clock)();
@@ -121,14 +124,27 @@ impl Commons {
             }
             std::thread::sleep(PAUSE);
         }
-        for other in others {
+        for other in &others {
             let name = self.name_of(other.id);
             tracing::warn!(
                 "{}; it does not seem to live",
                 self.differs(&name, &other.targets)
             );
         }
-        Ok(())
+        Ok(others.into_iter().map(|other| other.id).collect())
+    }
+
+    /// Once this node's record can be seen: takes it back if another node that has begun since names other targets.
+    pub(super) fn compare_targets_again(&self, dead: &[NodeId]) -> io::Result<()> {
+        if self.standing.targets.is_empty() {
+            return Ok(());
+        }
+        let others = self.with_other_targets()?;
+        let Some(other) = others.iter().find(|other| !dead.contains(&other.id)) else {
+            return Ok(());
+        };
+        self.leave()?;
+        Err(self.differs(&self.name_of(other.id), &other.targets))
     }
 
     fn with_other_targets(&self) -> io::Result<Vec<Differing>> {

@@ -44,6 +44,40 @@ fn a_name_or_a_lease_that_cannot_be_is_refused() {
     assert_eq!(std::fs::read_dir(bench.dir.path()).unwrap().count(), 0);
 }
 
+/// S9.10: of two nodes that begin in the same moment, and have no record yet when the other looks, one at least is
+/// refused if their targets differ. It leaves, and the other can begin.
+#[test]
+fn nodes_that_begin_together_with_other_targets_do_not_both_stay() {
+    let bench = Bench::new();
+    let prepare = |id, targets: [&str; 2]| {
+        let standing = Standing::new(String::new(), "directories", targets.map(String::from));
+        let (me, name) = (owner(id, 1), format!("node{id}"));
+        Commons::prepare(
+            bench.backing(),
+            me,
+            &name,
+            LEASE,
+            standing,
+            bench.hand.clock(),
+        )
+        .unwrap()
+    };
+    let (a, b) = (prepare(1, ["/x", "/y"]), prepare(2, ["/y", "/x"]));
+    for node in [&a, &b] {
+        assert!(node.compare_targets().unwrap().is_empty());
+    }
+    a.first_heartbeat().unwrap();
+    b.first_heartbeat().unwrap();
+    let refused = a.compare_targets_again(&[]).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("node node2 has other storage targets")
+    );
+    assert!(a.nodes().unwrap()[0].state.as_ref().unwrap().left);
+    b.compare_targets_again(&[]).unwrap();
+}
+
 /// Half of a lease after the last heartbeat began, nothing may be written; and a heartbeat that
 /// comes too late does not give back what was held before.
 #[test]
