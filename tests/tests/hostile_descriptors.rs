@@ -5,7 +5,10 @@
 
 use forebay_tests::bay::{Bay, Drain};
 use forebay_tests::bystander::Bystander;
+use forebay_tests::sys;
 use forebay_tests::users::{ALICE, as_user};
+use nix::mount::{MsFlags, mount};
+use pfs_sim::Sim;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -21,10 +24,41 @@ fn bay(drain: Drain, descriptors: u64) -> (Bay, PathBuf) {
     let mut bay = Bay::new(drain);
     bay.set("nodes", "one").limit_descriptors(descriptors);
     bay.start();
+    let dir = alices(&bay);
+    (bay, dir)
+}
+
+fn alices(bay: &Bay) -> PathBuf {
     let dir = bay.path("alice");
     fs::create_dir(&dir).expect("mkdir");
     chown(&dir, Some(ALICE), Some(ALICE)).expect("chown");
-    (bay, dir)
+    dir
+}
+
+/// An overlayfs whose files have handles, taken away when this is dropped.
+struct Overlaid(PathBuf);
+
+impl Overlaid {
+    fn new(at: &Path) -> Self {
+        let dirs = ["lower", "upper", "work"].map(|name| at.with_extension(name));
+        for dir in dirs.iter().map(PathBuf::as_path).chain([at]) {
+            fs::create_dir(dir).expect("mkdir");
+        }
+        let [lower, upper, work] = dirs.map(|dir| dir.display().to_string());
+        let options =
+            format!("lowerdir={lower},upperdir={upper},workdir={work},index=on,nfs_export=on");
+        let (kind, flags) = (Some("overlay"), MsFlags::empty());
+        mount(kind, at, kind, flags, Some(options.as_str())).expect("mount an overlayfs");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Overlaid {
+    fn drop(&mut self) {
+        if let Err(error) = sys::detach(&self.0) {
+            eprintln!("{} stays mounted: {error}", self.0.display());
+        }
+    }
 }
 
 fn descriptors_of(bay: &Bay) -> usize {
@@ -34,11 +68,55 @@ fn descriptors_of(bay: &Bay) -> usize {
         .count()
 }
 
+/// What finds a file again that no descriptor is kept of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Backing {
+    /// The file system's own handles prove that a file is gone.
+    Local,
+    /// A file has one handle for life, as on most parallel file systems: overlayfs stands for these.
+    Remote,
+    /// A FUSE client: the path that the file had.
+    Fuse,
+}
+
 /// S8.14: files that no program has open need no descriptor, drained or not. All are what they were, also where
 /// they were renamed since.
 #[test]
 fn undrained_files_need_no_descriptors() {
-    let (mut bay, dir) = bay(Drain::Never, DESCRIPTORS);
+    undrained_files_over(Backing::Local);
+}
+
+/// S8.14 where a handle that leads nowhere does not prove that a file is gone.
+#[test]
+fn undrained_files_need_no_descriptors_on_a_remote_file_system() {
+    undrained_files_over(Backing::Remote);
+}
+
+/// S8.14 without handles.
+#[test]
+fn undrained_files_need_no_descriptors_on_a_fuse_client() {
+    undrained_files_over(Backing::Fuse);
+}
+
+fn undrained_files_over(backing: Backing) {
+    let mut bay = Bay::new(Drain::Never);
+    bay.set("nodes", "one").limit_descriptors(DESCRIPTORS);
+    let pfs = bay.root().join("pfs");
+    let _overlaid = (backing == Backing::Remote).then(|| Overlaid::new(&pfs));
+    let _sim = (backing == Backing::Fuse).then(|| {
+        fs::create_dir(&pfs).expect("mkdir");
+        let program = forebay_tests::prereq::helper("pfs-sim");
+        let builder = Sim::builder().program(&program).osts(1);
+        builder.start(&[&pfs]).expect("start the simulator")
+    });
+    if backing != Backing::Local {
+        bay.set_backing(&pfs);
+    }
+    bay.start();
+    let dir = alices(&bay);
+    // Without handles each renamed file is searched for.
+    let renames = backing != Backing::Fuse;
+    let end = if renames { "e" } else { "d" };
     let bob = Bystander::beside(&bay);
     as_user(ALICE, &[], || {
         fs::create_dir(dir.join("d")).expect("mkdir");
@@ -46,7 +124,9 @@ fn undrained_files_need_no_descriptors() {
             let path = dir.join("d").join(n.to_string());
             fs::write(path, [n as u8]).unwrap_or_else(|e| panic!("file {n} of {FILES}: {e}"));
         }
-        fs::rename(dir.join("d"), dir.join("e")).expect("rename");
+        if renames {
+            fs::rename(dir.join("d"), dir.join(end)).expect("rename");
+        }
     });
     bob.is_not_disturbed(2);
     assert!(
@@ -60,14 +140,15 @@ fn undrained_files_need_no_descriptors() {
     );
     as_user(ALICE, &[], || {
         for n in 0..FILES {
-            let got = fs::read(dir.join("e").join(n.to_string())).expect("read");
+            let got = fs::read(dir.join(end).join(n.to_string())).expect("read");
             assert_eq!(got, [n as u8], "file {n}");
         }
     });
     bob.was_not_disturbed();
     bay.umount();
     for n in 0..FILES {
-        let got = fs::read(bay.canonical("alice/e").join(n.to_string())).expect("read below");
+        let below = bay.canonical("alice").join(end).join(n.to_string());
+        let got = fs::read(below).expect("read below");
         assert_eq!(got, [n as u8], "file {n} below");
     }
     bay.finish();

@@ -70,7 +70,7 @@ impl Backing {
     /// Files can be opened by their handles, whatever has become of their names.
     pub fn reopens(&self) -> bool {
         let of_root = || identity::handle(self.root());
-        self.handles == Handles::Local
+        self.handles != Handles::Volatile
             && self.mount.is_some()
             && creds::switches()
             && identity::decode(&of_root()).is_some()

@@ -8,7 +8,7 @@
 //!
 //! A node goes when nothing refers to it: no lookup of the kernel's (`forget`), no handle, no
 //! undrained data (a dirty file keeps its descriptor so that the drain finds it after a rename; but
-//! where files can be opened by handle, not when an eighth of the descriptors is in use).
+//! not when an eighth of the descriptors is in use, or a quarter where files cannot be opened by handle).
 //!
 //! Descriptors are finite, and the kernel keeps what it once looked up for as long as it has
 //! memory. So new nodes are refused before the last descriptors are taken, which the store and

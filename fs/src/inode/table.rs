@@ -90,9 +90,11 @@ impl Inner {
     }
 
     /// While there are descriptors enough, a dirty file keeps its own: then it is found at once, and its
-    /// name is known after a rename.
+    /// name is known after a rename. Without it a file is opened by its handle, or else by the path that it had, and
+    /// searched for if it was renamed: so it gives its descriptor back later where handles lead nowhere.
     fn keeps_dirty(&self) -> bool {
-        !self.reopens || self.in_use() < self.limits.nodes / 8
+        let share = if self.reopens { 8 } else { 4 };
+        self.in_use() < self.limits.nodes / share
     }
 
     /// Whose descriptors are short (this user's, or all), how many these are, and how many they should
