@@ -17,7 +17,7 @@ nodes_ops=${FOREBAY_NODES_OPS:-2000000} runs=${FOREBAY_RUNS:-8}
 seed=${FOREBAY_SEED:-$(date +%s)}
 unset FOREBAY_SEED
 LEAST_KILLS=2000
-LEAST_OPERATIONS=$nodes_ops
+LEAST_OPERATIONS=2000000
 
 $CARGO build --release --locked --workspace --bins
 scripts/tools.sh

@@ -129,3 +129,37 @@ fn bits_that_are_set_after_the_close_stay() {
     assert_eq!(get(here.canonical("program")), [7; 50_000]);
     cluster.finish();
 }
+
+/// S8.4 "those that are set after the close stay", also where nothing of the write was absorbed: the file was made
+/// empty here, or written past the store.
+#[test]
+fn bits_that_are_set_after_an_unabsorbed_write_stay() {
+    for absorb in ["on", "off"] {
+        let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
+        cluster.set("absorb", absorb).set("attr-timeout", "0s");
+        cluster.start();
+        let [here, there] = [0, 1].map(|node| cluster.bay(node));
+        let made = [7; 50_000];
+        fs::write(here.path("program"), []).expect("make it");
+        chown(here.path("program"), Some(ALICE), Some(ALICE)).expect("chown");
+        as_user(ALICE, &[], || {
+            let (empty, content): (&[u8], &[u8]) = (&[], &made);
+            let first = if absorb == "on" { empty } else { content };
+            fs::write(here.path("program"), first).expect("write here");
+            fs::write(there.path("program"), made).expect("write there");
+        });
+        alice_sets(&there.path("program"), 0o4755);
+        there.drain();
+        let modes = [
+            here.path("program"),
+            there.path("program"),
+            here.canonical("program"),
+        ];
+        assert_eq!(
+            modes.map(|path| mode(&path)),
+            [0o4755; 3],
+            "absorb = {absorb}"
+        );
+        cluster.finish();
+    }
+}

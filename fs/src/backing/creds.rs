@@ -92,6 +92,17 @@ impl Creds {
         set_effective(daemon.effective & keep)?;
         Ok(guard)
     }
+
+    /// As `enter_keeping`, for an identity that the kernel will use for other callers, too: root's has no
+    /// CAP_FSETID, so that whoever writes, setuid and setgid bits fall.
+    pub fn enter_limited_to(&self, keep: u64) -> io::Result<Guard> {
+        let mut guard = self.enter_keeping(keep)?;
+        if daemon().switches && self.uid == 0 {
+            guard.undo = Undo::All;
+            set_effective(daemon().effective & !CAP_FSETID)?;
+        }
+        Ok(guard)
+    }
 }
 
 thread_local! {

@@ -348,6 +348,8 @@ impl Overlay {
         let Unreferenced(inode) = gone;
         if inode.is_unlinked() {
             self.drop_data(inode.id);
+        } else if let Err(error) = self.strip_after_writes(&inode) {
+            tracing::warn!(file = %inode.id, %error, "privileges of a written file could not be looked at");
         }
         self.forgotten.remember(&inode);
     }

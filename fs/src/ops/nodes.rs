@@ -187,7 +187,8 @@ impl Overlay {
         match publisher.settle(file, &places::goes_on) {
             true => Ok(()),
             false if !places::goes_on() => Err(FsError::Interrupted),
-            false => Err(FsError::Unsettled),
+            // What the file system below says is what the caller is told (S7.2).
+            false => Err(file.error().map_or(FsError::Unsettled, not_published)),
         }
     }
 
@@ -209,12 +210,13 @@ impl Overlay {
         };
         let publisher = others.publisher()?;
         places::leave_work();
+        // Also what was written past the store.
+        if let Some(inode) = self.inodes.get_by_id(&file.id()) {
+            self.strip_after_writes(&inode)?;
+        }
         if file.is_clean() || file.is_unlinked() {
             file.wait_published();
             return Ok(());
-        }
-        if let Some(inode) = self.inodes.get_by_id(&file.id()) {
-            self.strip_after_writes(&inode)?;
         }
         publisher.publish(file).map_err(not_published)
     }
@@ -236,11 +238,8 @@ impl Overlay {
 
     /// A close of this handle has to tell other nodes.
     pub fn close_waits(&self, fh: u64) -> bool {
-        self.others.is_some()
-            && self
-                .handles
-                .get(&fh)
-                .is_some_and(|h| h.writable && h.file.is_to_tell())
+        let tells = |h: &Handle| h.writable && (h.file.is_to_tell() || h.inode.is_written());
+        self.others.is_some() && self.handles.get(&fh).is_some_and(|h| tells(&h))
     }
 
     /// A handle was closed.
@@ -258,12 +257,13 @@ impl Overlay {
             return Ok(());
         };
         let appends = others.peers.appends_of(file, places::caller_thread());
+        // Also what was written past the store: privileges that are set from here on are meant.
+        self.strip_after_writes(inode)?;
         if file.is_clean() || file.is_unlinked() {
             file.wait_published();
             others.peers.end_appends(file, appends);
             return Ok(());
         }
-        self.strip_after_writes(inode)?;
         let close = self.close_of(file);
         if close == Close::Publish {
             return self.publish(file);

@@ -264,6 +264,8 @@ impl Overlay {
             self.strip_privileges(inode, caller.uid != 0)?;
             let _turn = self.turn_of_all(inode, file, self.absorb_of(file) == Absorb::Coherent)?;
             self.truncate(inode, file, canonical, 0)?;
+            // The kernel has cut its own size with this open.
+            inode.kernel_size.told(0);
         }
         self.refreshed(inode);
         Ok(())
@@ -485,7 +487,7 @@ fn register(registrar: &dyn Registrar, fd: BorrowedFd<'_>) -> Option<Registered>
     let attempt = || {
         let seen = sys::glance(fd)?;
         let owner = Creds::owner(seen.uid, seen.gid);
-        let _as_owner = owner.enter_keeping(CAP_SYS_ADMIN)?;
+        let _as_owner = owner.enter_limited_to(CAP_SYS_ADMIN)?;
         registrar.register(fd)
     };
     match attempt() {
