@@ -1,9 +1,9 @@
 //! A daemon that died with data in subfiles: the next mount, and `recover`, find it there.
 //!
-//! Checks S5.1, S5.5, S9.1, S9.2 and S9.6.
+//! Checks S5.1, S5.5, S6.4, S9.1, S9.2 and S9.6.
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
-use forebay_tests::cli::{code, str};
+use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
+use forebay_tests::cli::{FAILED, OK, code, str};
 use forebay_tests::rng::Rng;
 use forebay_tests::wait::{LONG, wait_until};
 
@@ -39,6 +39,40 @@ fn the_next_mount_reads_and_drains_what_is_in_subfiles() {
     bay.umount();
     assert_same("in the backing", &get(bay.canonical("f")), &data);
     assert!(bay.subfiles().is_empty(), "{:?}", bay.subfiles());
+    bay.finish();
+}
+
+/// S9.6, S6.4: data that was published has left the store: recover without its targets has drained nothing of it,
+/// and does not give the store away.
+#[test]
+fn recover_counts_what_was_published() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.with_osts(2).start();
+    let data = Rng::new(8).bytes(3 * MIB);
+    put(bay.path("f"), &data);
+    let file = open_rw(bay.path("f"));
+    file.sync_all().expect("fsync");
+    forebay_tests::sys::close(file).expect("close");
+    bay.kill();
+    let base = [
+        "recover",
+        "--store",
+        str(bay.store()),
+        "--backing",
+        str(bay.backing()),
+    ];
+    let out = bay.run(base);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    let said = text(&out);
+    assert!(said.contains("in 1 file"), "{said}");
+    assert!(said.contains("with the same --ost as before"), "{said}");
+    assert!(!said.contains("any backing"), "it is not released: {said}");
+    let mut args: Vec<String> = base.map(ToOwned::to_owned).to_vec();
+    args.extend((0..2).flat_map(|n| ["--ost".to_owned(), format!("{}/ost{n}", str(bay.root()))]));
+    let out = bay.run(args);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(text(&out).contains("any backing"), "{}", text(&out));
+    assert_same("in the backing", &get(bay.canonical("f")), &data);
     bay.finish();
 }
 

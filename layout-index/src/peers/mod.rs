@@ -31,7 +31,7 @@ pub use look::Wait;
 pub use overlap::Overlap;
 pub(crate) use overlap::Overlaps;
 pub use put::INLINE;
-pub use survey::{Survey, SurveyedFile, SurveyedLayout, survey};
+pub use survey::{Survey, SurveyedFile, SurveyedLayout, published_by, survey};
 
 use crate::commons::{Commons, Intent, Stamp};
 use crate::error::{Result, StoreError};

@@ -48,6 +48,8 @@ pub struct SurveyedLayout {
     /// Bytes of the file that its batches have and the canonical file does not, overlaps counted
     /// for each.
     pub undrained: u64,
+    /// The end of the last byte of the file that these batches have.
+    pub end: u64,
     /// How long it is, if it ends within a batch.
     torn: Option<u64>,
 }
@@ -56,18 +58,22 @@ pub struct SurveyedLayout {
 pub fn survey(commons: &Commons) -> io::Result<Survey> {
     let mut files = Vec::new();
     let appenders = commons.appenders()?;
+    let asked = Asked {
+        appenders: &appenders,
+        only: None,
+    };
     let mut ids = commons.files()?;
     ids.extend(appenders.iter().map(|(file, _)| *file));
     ids.sort();
     ids.dedup();
     for id in ids {
-        files.extend(survey_file(commons, id, &appenders));
+        files.extend(survey_file(commons, id, asked));
     }
     let is_torn = |file: &SurveyedFile| file.layouts.iter().any(|l| l.torn.is_some());
     if files.iter().any(is_torn) {
         std::thread::sleep(APPENDING);
         let again = |file: SurveyedFile| match is_torn(&file) {
-            true => survey_again(commons, &file, &appenders),
+            true => survey_again(commons, &file, asked),
             false => Some(file),
         };
         files = files.into_iter().filter_map(again).collect();
@@ -78,13 +84,29 @@ pub fn survey(commons: &Commons) -> io::Result<Survey> {
     })
 }
 
+/// Files of which `node` has published something that their canonical files do not have, or of which that cannot
+/// be told. An append that died was promised to no node, so it does not count. Layouts of other nodes are not read.
+pub fn published_by(commons: &Commons, node: NodeId) -> io::Result<Vec<SurveyedFile>> {
+    let asked = Asked {
+        only: Some(node),
+        ..Asked::default()
+    };
+    let mut files = Vec::new();
+    for id in commons.files()? {
+        files.extend(survey_file(commons, id, asked));
+    }
+    let has_some = |file: &SurveyedFile| file.layouts.iter().any(|l| l.batches > 0);
+    files.retain(|file| has_some(file) || !file.problems.is_empty());
+    Ok(files)
+}
+
 /// A file with layouts that ended within a batch: where they still end there, nobody appends.
 fn survey_again(
     commons: &Commons,
     before: &SurveyedFile,
-    appenders: &[(FileId, NodeId)],
+    asked: Asked<'_>,
 ) -> Option<SurveyedFile> {
-    let mut file = survey_file(commons, before.id, appenders)?;
+    let mut file = survey_file(commons, before.id, asked)?;
     for layout in &file.layouts {
         let of = |l: &SurveyedLayout| (l.node, l.generation, l.torn);
         if let Some(len) = layout.torn
@@ -99,12 +121,18 @@ fn survey_again(
     Some(file)
 }
 
+/// What is asked of each file.
+#[derive(Clone, Copy, Default)]
+struct Asked<'a> {
+    /// Nodes that append to files.
+    appenders: &'a [(FileId, NodeId)],
+    /// Only what this node says.
+    only: Option<NodeId>,
+}
+
 /// One file; `None` if nothing is said of it any more.
-fn survey_file(
-    commons: &Commons,
-    id: FileId,
-    appenders: &[(FileId, NodeId)],
-) -> Option<SurveyedFile> {
+fn survey_file(commons: &Commons, id: FileId, asked: Asked<'_>) -> Option<SurveyedFile> {
+    let only = asked.only;
     let mut file = SurveyedFile {
         id,
         handle: Vec::new(),
@@ -115,7 +143,7 @@ fn survey_file(
         round: None,
         problems: Vec::new(),
     };
-    let appenders = appenders.iter().filter(|(of, _)| *of == id);
+    let appenders = asked.appenders.iter().filter(|(of, _)| *of == id);
     file.promised = appenders.map(|(_, node)| *node).collect();
     let listing = match commons.list(id) {
         Ok(Some(listing)) => listing,
@@ -125,11 +153,15 @@ fn survey_file(
             return Some(file);
         }
     };
+    let is_meant = |node: NodeId| only.is_none_or(|only| only == node);
+    if only.is_some() && !listing.layouts.iter().any(|(node, _)| is_meant(*node)) {
+        return None;
+    }
     file.promised
         .extend(listing.intents.iter().map(|i| i.owner.id));
     file.promised.sort();
     file.promised.dedup();
-    for name in &listing.strange {
+    for name in listing.strange.iter().filter(|_| only.is_none()) {
         file.problems
             .push(format!("{name:?} is no name that a node gives"));
     }
@@ -158,7 +190,7 @@ fn survey_file(
             Err(why) => file.problems.push(format!("plan {term:x} {why}")),
         }
     }
-    for (node, generation) in &listing.layouts {
+    for (node, generation) in listing.layouts.iter().filter(|(node, _)| is_meant(*node)) {
         let seal = listing.seal_of((*node, *generation));
         survey_layout(commons, &view, &mut file, (*node, *generation), seal);
     }
@@ -217,6 +249,7 @@ fn survey_layout(
         generation,
         batches: 0,
         undrained: 0,
+        end: 0,
         torn,
     };
     let counts = |end: u64| seal.is_none_or(|seal| end <= seal);
@@ -226,6 +259,8 @@ fn survey_layout(
             found.batches += 1;
             let strips = batch.strips().iter();
             found.undrained += strips.map(|s| s.total()).sum::<u64>();
+            let bounds = batch.bounds();
+            found.end = found.end.max(bounds.map_or(0, |bounds| bounds.end));
         }
     }
     file.layouts.push(found);

@@ -12,7 +12,7 @@ use crate::recovery::{self, RecoveryReport};
 use crate::space::{SpaceBook, SpaceOptions};
 use crate::subfile::Subfiles;
 use crate::superblock::Superblock;
-use crate::types::FileId;
+use crate::types::{FileId, NodeId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -37,6 +37,8 @@ pub struct InspectedFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inspection {
     pub node: String,
+    /// By which other nodes know what it has published.
+    pub id: NodeId,
     pub backing: PathBuf,
     pub rocksdb: String,
     pub files: Vec<InspectedFile>,
@@ -116,6 +118,7 @@ impl Store {
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let inspection = Inspection {
             node: superblock.node,
+            id: NodeId(superblock.id),
             backing: superblock.backing,
             rocksdb: superblock.rocksdb,
             undrained: shared.undrained.load(Ordering::Relaxed),

@@ -13,10 +13,13 @@ use crate::output::{self, Style, plain};
 use crate::settings::{INDEX_MEMORY, LEASE};
 use crate::units;
 use flusher::ost::{Fleet, OstSettings, Provider};
-use flusher::{Flusher, Opener, Osts, Policy, Selection, Settings, Subfiles};
+use flusher::{Flusher, Opener, Osts, Policy, Selection, Settings, Subfiles, Verdict};
 use layout_index::commons::Standing;
 use layout_index::superblock::Superblock;
-use layout_index::{File, RealDisk, RecoveryReport, SpaceOptions, Store, StoreError, StoreOptions};
+use layout_index::{
+    File, FileId, NodeId, Peers, RealDisk, RecoveryReport, SpaceOptions, Store, StoreError,
+    StoreOptions,
+};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,13 +34,17 @@ struct Report {
     /// What is in the canonical files now; with --dry-run: what would be.
     salvaged_files: usize,
     salvaged_bytes: u64,
-    /// What is still in the store and nowhere else.
+    /// What is still in the store, or published, and not in the canonical files.
     left_files: usize,
     left_bytes: u64,
     /// Some of what is left does not match its checksums.
     damaged: bool,
     /// Nothing is left in it: it can be used for another backing.
     released: bool,
+    /// It is not certain that all of it is in the files below: the store cannot record it, or what was published
+    /// cannot be looked at.
+    #[serde(skip)]
+    unconfirmed: bool,
     problems: Vec<String>,
 }
 
@@ -99,8 +106,9 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         &report.backing,
         &targets,
     );
-    drain(&store, wiring::Bare(backing), osts, &owed, &mut report)?;
-    let clean = report.left_files == 0 && !report.damaged;
+    let left = drain(&store, wiring::Bare(backing), osts, &owed, &mut report)?;
+    count_published(&peers, store.id(), &left, &mut report);
+    let clean = code(&report) == Code::Ok;
     report.released = clean && store.release().map_err(failed)?;
     store.close().map_err(failed)?;
     if let Err(error) = peers.leave() {
@@ -118,23 +126,13 @@ fn files(store: &Store) -> Vec<Arc<File>> {
     files
 }
 
-fn undrained(files: &[Arc<File>]) -> u64 {
-    files
-        .iter()
-        .filter_map(|f| f.stat())
-        .map(|s| s.undrained)
-        .sum()
-}
-
 fn drain(
     store: &Arc<Store>,
     bare: wiring::Bare,
     osts: Option<Osts>,
     owed: &[Arc<File>],
     report: &mut Report,
-) -> Result<()> {
-    let before = files(store);
-    let bytes = undrained(&before);
+) -> Result<Vec<FileId>> {
     store
         .start_maintenance()
         .map_err(|e| Failure::failed(e.to_string()))?;
@@ -147,23 +145,51 @@ fn drain(
     let flusher = Flusher::start(store.clone(), Arc::new(bare), settings, osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
     owed.iter().for_each(|file| flusher.owes(file));
+    let before = flusher.files().len();
     let bar = DrainBar::new();
-    flusher.drain(Selection::All).wait_with(None, |progress| {
+    let handle = flusher.drain(Selection::All);
+    let verdict = handle.wait_with(None, |progress| {
         bar.show(progress);
         true
     });
     bar.clear();
     flusher.shutdown(false);
-    let left = files(store);
+    // Also files of which the store has nothing: what this node has published has left it.
+    let left: Vec<FileId> = flusher.files().iter().map(|f| f.id()).collect();
+    let end = handle.progress();
     report.left_files = left.len();
-    report.left_bytes = undrained(&left);
-    report.salvaged_files = before.len() - left.len().min(before.len());
-    report.salvaged_bytes = bytes - report.left_bytes.min(bytes);
-    report.damaged |= left.iter().any(|f| !f.damage().is_empty());
-    report
-        .problems
-        .extend(left.iter().filter_map(|f| f.error()).map(|e| e.message));
-    Ok(())
+    report.left_bytes = end.total - end.done;
+    report.salvaged_files = before - left.len().min(before);
+    report.salvaged_bytes = end.done;
+    report.damaged |= files(store).iter().any(|f| !f.damage().is_empty());
+    let messages = end.errors.into_iter().map(|e| e.error.message);
+    report.problems.extend(messages);
+    report.unconfirmed = verdict != Verdict::Drained;
+    if report.unconfirmed && left.is_empty() {
+        report.problems.push(
+            "everything is in the files below, but the store cannot record that it is".to_owned(),
+        );
+    }
+    Ok(left)
+}
+
+/// Publications that no drain knows of, because they could not be taken up at the start.
+fn count_published(peers: &Peers, node: NodeId, known: &[FileId], report: &mut Report) {
+    match layout_index::peers::published_by(peers.commons(), node) {
+        Ok(files) => {
+            for file in files.into_iter().filter(|f| !known.contains(&f.id)) {
+                report.left_files += 1;
+                report.left_bytes += file.layouts.iter().map(|l| l.undrained).sum::<u64>();
+                report.problems.extend(file.problems);
+            }
+        }
+        Err(error) => {
+            report.unconfirmed = true;
+            report.problems.push(format!(
+                "what this node has published cannot be looked at: {error}"
+            ));
+        }
+    }
 }
 
 /// What would be salvaged: the store is only looked at.
@@ -197,7 +223,7 @@ fn verify(dir: &Path, backing: PathBuf, provider: Option<Arc<dyn Provider>>) -> 
 fn code(report: &Report) -> Code {
     match (report.damaged, report.left_files) {
         (true, _) => Code::Damaged,
-        (false, 0) => Code::Ok,
+        (false, 0) if !report.unconfirmed => Code::Ok,
         (false, _) => Code::Failed,
     }
 }
@@ -265,7 +291,9 @@ mod tests {
     fn the_code_tells_damage_from_failure() {
         let mut report = Report::default();
         assert_eq!(code(&report), Code::Ok);
-        report.left_files = 1;
+        report.unconfirmed = true;
+        assert_eq!(code(&report), Code::Failed);
+        (report.unconfirmed, report.left_files) = (false, 1);
         assert_eq!(code(&report), Code::Failed);
         report.damaged = true;
         assert_eq!(code(&report), Code::Damaged);

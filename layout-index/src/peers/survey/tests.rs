@@ -73,14 +73,29 @@ fn an_append_that_is_under_way_is_not_named() {
     let whole = one_batch(1);
     let (begun, rest) = whole.split_at(HEADER_LEN + 10);
     append(&commons, 1, 0, begun);
-    let before = survey_file(&commons, FILE, &[]).unwrap();
+    let before = survey_file(&commons, FILE, Asked::default()).unwrap();
     assert_eq!(before.layouts[0].torn, Some(begun.len() as u64));
     assert!(before.problems.is_empty());
     append(&commons, 1, begun.len(), rest);
-    let after = survey_again(&commons, &before, &[]).unwrap();
+    let after = survey_again(&commons, &before, Asked::default()).unwrap();
     assert_eq!((after.layouts[0].torn, after.problems.len()), (None, 0));
     append(&commons, 1, whole.len(), &whole[HEADER_LEN..][..10]);
-    let next = survey_again(&commons, &before, &[]).unwrap();
+    let next = survey_again(&commons, &before, Asked::default()).unwrap();
     assert!(next.layouts[0].torn.is_some());
     assert!(next.problems.is_empty(), "{:?}", next.problems);
+}
+
+/// S5.4: one node's part alone: what it has promised to no node is not of it, nor is another node's.
+#[test]
+fn what_one_node_has_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let commons = join(&dir);
+    let whole = one_batch(1);
+    append(&commons, 1, 0, &whole[..whole.len() - 1]);
+    assert!(published_by(&commons, NODE).unwrap().is_empty());
+    append(&commons, 2, 0, &one_batch(2));
+    let files = published_by(&commons, NODE).unwrap();
+    assert_eq!(files.len(), 1);
+    assert_eq!((files[0].id, files[0].problems.len()), (FILE, 0));
+    assert!(published_by(&commons, NodeId(2)).unwrap().is_empty());
 }
