@@ -139,10 +139,12 @@ Examples:
 const PROBE_EXAMPLES: &str = "\
 Examples:
   forebay probe /scratch
-      Writes 16 MiB of random data to every target of a Lustre or MooseFS at the same time; on
-      any other file system to the directory itself.
+      On a Forebay mount: what its daemon has measured. Elsewhere: writes 16 MiB of random data to
+      every target of a Lustre or MooseFS at the same time, or to the directory itself.
+  forebay probe /scratch --fresh
+      On a Forebay mount: its daemon measures again, now (root and the user who mounted it).
   forebay probe /scratch --ost /osts/0 --ost /osts/1 --ost /osts/2
-      To each of three directories.
+      To each of three directories, which are not on a Forebay mount.
   forebay probe /scratch --ost /osts/0 --ost /osts/1 --size 64MiB --svg probe.svg
       More data for a steadier figure, and the two curves as a picture.
   forebay probe /scratch --json | jq .chosen
@@ -443,15 +445,15 @@ pub struct ProbeArgs {
     /// (DIR itself is the one target), or auto: directories if some are given, else what DIR is on
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub ost_provider: Kind,
-    /// How much to write to each target
-    #[arg(long, value_name = "SIZE", default_value = "16MiB")]
-    pub size: Size,
-    /// The longest that a target may take; one that hangs is left out
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub deadline: Span,
-    /// How much the aggregate may fall by one more target before the list is cut there
-    #[arg(long, value_name = "FRACTION", default_value = "2%")]
-    pub delta: Fraction,
+    /// How much to write to each target [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// The longest that a target may take; one that hangs is left out [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<Span>,
+    /// How much the aggregate may fall by one more target before the list is cut there [default: 2%]
+    #[arg(long, value_name = "FRACTION")]
+    pub delta: Option<Fraction>,
     /// Draw bandwidths and aggregate into this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,

@@ -299,6 +299,30 @@ fn on_a_mount_the_daemon_is_asked() {
     bay.finish();
 }
 
+/// S8.12: the store of a mount is no target, and options that the daemon does not take are not left out in silence.
+#[test]
+fn what_makes_no_sense_on_a_mount_is_refused() {
+    let mut bay = Bay::new(Drain::Immediate);
+    bay.with_osts(2).start();
+    let mnt = str(bay.mnt());
+    let ost = bay.root().join("ost0");
+    for (options, word) in [
+        (vec!["--ost-provider", "none"], "backing itself"),
+        (vec!["--ost", mnt], "backing itself"),
+        (vec!["--ost", str(&ost), "--ost", mnt], "backing itself"),
+        (vec!["--size", "1MiB"], "--size"),
+        (vec!["--fresh", "--deadline", "5s"], "--deadline"),
+        (vec!["--delta", "5%"], "--delta"),
+    ] {
+        let mut args = vec!["probe", mnt];
+        args.extend(&options);
+        assert_refused(&bay.run(args), Some(USAGE), &[mnt, word]);
+    }
+    let out = bay.run(["probe", mnt, "--ost", str(&ost), "--size", "1MiB"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    bay.finish();
+}
+
 /// S8.12: where there is nothing to choose from the sentence says so, and not that something is not permitted.
 #[test]
 fn a_mount_without_targets_says_so() {

@@ -12,7 +12,7 @@ use crate::control::protocol::{ProbeResult, Reply, Request};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::output::table::{Align, Table};
 use crate::output::{self, Style, plain, plot};
-use crate::units;
+use crate::{mountinfo, units};
 use flusher::ost::{
     self, Directories, Kind, OstState, OstStatus, ProbeOptions, Probed, Provider, ProviderError,
 };
@@ -24,8 +24,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// What is measured with where the command line does not say.
+const SIZE: u64 = 16 << 20;
+const DEADLINE: Duration = Duration::from_secs(10);
+const DELTA: f64 = 0.02;
 /// Cells of the longest bar.
 const BAR: usize = 24;
 /// Cells up to the farthest point of the curve.
@@ -75,6 +79,10 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
         )));
     }
     ost::check(args.ost_provider, &args.ost).map_err(|e| Failure::usage(e.to_string()))?;
+    match &mount {
+        Some(mount) => check_asked(mount, args)?,
+        None => check_written(args)?,
+    }
     if args.worker {
         let outcome = measure(args).map_err(|e| e.to_string());
         output::print_json(&outcome, false).map_err(super::output_failed)?;
@@ -117,6 +125,48 @@ fn mount_of(args: &ProbeArgs) -> Result<Option<PathBuf>> {
         Err(failure) if failure.code == Code::NoDaemon => Ok(None),
         Err(failure) => Err(failure),
     }
+}
+
+/// The daemon measures with its own settings, and the command has no say in them.
+fn check_asked(mount: &Path, args: &ProbeArgs) -> Result<()> {
+    let given = [
+        ("--size", args.size.is_some()),
+        ("--deadline", args.deadline.is_some()),
+        ("--delta", args.delta.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((option, _)) => Err(Failure::usage(format!(
+            "{0} is a Forebay mount, whose daemon measures with the settings of the mount: leave {option} out, or give it with a directory of the backing itself where that is not mounted over",
+            mount.display()
+        ))),
+    }
+}
+
+/// What is written to a Forebay mount goes to its store: that is no measurement of a target.
+fn check_written(args: &ProbeArgs) -> Result<()> {
+    let cannot =
+        |e: std::io::Error| Failure::failed(format!("cannot read the list of mounts: {e}"));
+    let written = match &args.ost[..] {
+        [] => std::slice::from_ref(&args.dir),
+        osts => osts,
+    };
+    for dir in written {
+        // A target may hang: it is known by its name alone. DIR was looked at already.
+        let path = match args.ost[..] {
+            [] => std::fs::canonicalize(dir),
+            _ => std::path::absolute(dir),
+        };
+        let on = mountinfo::of(&path.map_err(cannot)?).map_err(cannot)?;
+        if let Some(mount) = on.filter(mountinfo::Mount::is_forebay) {
+            return Err(Failure::usage(format!(
+                "{} is on the Forebay mount {1}, whose store would be measured: give a directory of the backing itself, or ask the mount with forebay probe {1}",
+                dir.display(),
+                mount.point.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn ask_daemon(mount: &Path, args: &ProbeArgs) -> Result<Report> {
@@ -182,8 +232,8 @@ fn measure(args: &ProbeArgs) -> std::result::Result<Report, ProviderError> {
     let provider = provider(args)?;
     let osts = provider.osts()?;
     let options = ProbeOptions {
-        size: args.size.0,
-        deadline: args.deadline.0,
+        size: args.size.map_or(SIZE, |size| size.0),
+        deadline: args.deadline.map_or(DEADLINE, |span| span.0),
     };
     let began = Instant::now();
     let probed = ost::probe(&provider, &osts, options);
@@ -208,9 +258,10 @@ fn provider(args: &ProbeArgs) -> std::result::Result<Arc<dyn Provider>, Provider
 }
 
 fn report(kind: &str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
+    let delta = args.delta.map_or(DELTA, |delta| delta.0);
     let bandwidth = |p: &Probed| p.result.as_ref().ok().map(|m| m.bandwidth);
     let bandwidths: Vec<Option<f64>> = probed.iter().map(bandwidth).collect();
-    let choice = ost::select(&bandwidths, args.delta.0);
+    let choice = ost::select(&bandwidths, delta);
     let failed = (0..probed.len()).filter(|n| !choice.order.contains(n));
     let order: Vec<usize> = choice.order.iter().copied().chain(failed).collect();
     let mut probed: Vec<Option<Probed>> = probed.into_iter().map(Some).collect();
@@ -231,9 +282,9 @@ fn report(kind: &str, probed: Vec<Probed>, args: &ProbeArgs) -> Report {
         .collect();
     Report {
         kind: kind.into(),
-        size: args.size.0,
+        size: args.size.map_or(SIZE, |size| size.0),
         seconds: 0.0,
-        delta: args.delta.0,
+        delta,
         measured_seconds_ago: None,
         error: None,
         chosen: choice.chosen,
