@@ -351,6 +351,9 @@ pub struct UmountArgs {
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
+    /// Only say for another `forebay` whether the daemon is gone: exit code 0 if it is
+    #[arg(long, hide = true)]
+    pub is_dead: bool,
 }
 
 #[derive(Debug, Args)]
@@ -365,6 +368,9 @@ pub struct StatusArgs {
     /// share alone
     #[arg(long, value_name = "DIR", conflicts_with_all = ["dir", "store"])]
     pub backing: Option<PathBuf>,
+    /// Say for another `forebay` what this node has published there
+    #[arg(long, value_name = "ID", requires = "backing", hide = true)]
+    pub published_by: Option<u64>,
     /// Again every second until interrupted
     #[arg(long)]
     pub watch: bool,

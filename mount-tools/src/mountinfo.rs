@@ -1,5 +1,7 @@
 //! `/proc/self/mountinfo`: is this a Forebay mount, and which one is this path on?
 
+use nix::errno::Errno;
+use nix::sys::signal::SigSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,6 +22,8 @@ pub struct Mount {
     pub options: String,
     /// The user that mounted it, where the kernel says that: it does for FUSE.
     pub user: Option<u32>,
+    /// And with which group.
+    pub group: Option<u32>,
     /// The number of the file system.
     pub device: u64,
 }
@@ -44,12 +48,11 @@ pub fn forebay_at(point: &Path) -> io::Result<bool> {
     Ok(pick(read()?, point).is_some_and(|m| m.is_forebay() && m.point == point))
 }
 
-/// Whose Forebay mount is on exactly this directory, by the kernel's word.
-pub fn user_of(point: &Path) -> Option<u32> {
+/// Whose Forebay mount is on exactly this directory, and with which group, by the kernel's word.
+pub fn user_of(point: &Path) -> Option<(u32, u32)> {
     let mount = pick(read().ok()?, point)?;
-    mount
-        .user
-        .filter(|_| mount.is_forebay() && mount.point == point)
+    let user = mount.user.zip(mount.group);
+    user.filter(|_| mount.is_forebay() && mount.point == point)
 }
 
 /// Forebay mounts of users other than root.
@@ -83,15 +86,18 @@ fn parse(text: &[u8]) -> Vec<Mount> {
             let mut rest = fields.skip_while(|f| *f != b"-");
             let fstype = String::from_utf8_lossy(rest.nth(1)?).into_owned();
             let options = rest.nth(1).unwrap_or_default();
-            let user = options.split(|b| *b == b',').find_map(|option| {
-                let uid = option.strip_prefix(b"user_id=")?;
-                std::str::from_utf8(uid).ok()?.parse().ok()
-            });
+            let number = |key: &[u8]| {
+                options.split(|b| *b == b',').find_map(|option| {
+                    let number = option.strip_prefix(key)?;
+                    std::str::from_utf8(number).ok()?.parse().ok()
+                })
+            };
             Some(Mount {
                 point: PathBuf::from(point),
                 fstype,
                 options: String::from_utf8_lossy(options).into_owned(),
-                user,
+                user: number(b"user_id="),
+                group: number(b"group_id="),
                 device,
             })
         })
@@ -127,19 +133,25 @@ fn unescape(field: &[u8]) -> OsString {
 pub fn is_dead(point: &Path) -> bool {
     let (answered, answer) = std::sync::mpsc::channel();
     let point = point.to_path_buf();
-    // Not joined: a call into a file system that hangs does not come back.
-    std::thread::spawn(move || {
+    let asking = std::thread::spawn(move || {
+        // It may outlive the question, and is not the thread that waits for signals.
+        if let Err(error) = SigSet::all().thread_block() {
+            tracing::debug!(%error, "signals cannot be blocked");
+        }
         let error = nix::sys::statvfs::statvfs(&point).err();
         if answered.send(error).is_err() {
             tracing::debug!("a mount answered late");
         }
     });
-    matches!(
-        answer.recv_timeout(ANSWERS),
-        Ok(Some(
-            nix::errno::Errno::ENOTCONN | nix::errno::Errno::ECONNABORTED
-        ))
-    )
+    // A call into a file system that hangs does not come back, so its thread is left alone.
+    let Ok(error) = answer.recv_timeout(ANSWERS) else {
+        return false;
+    };
+    // A daemon is forked with no thread beside it.
+    if asking.join().is_err() {
+        tracing::error!("the thread that asked a mount broke off");
+    }
+    matches!(error, Some(Errno::ENOTCONN | Errno::ECONNABORTED))
 }
 
 /// The real path of a mount point, or of something below it. Goes through the parents when the daemon is dead and
@@ -166,7 +178,7 @@ mod tests {
     const TEXT: &[u8] = b"\
 22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
 30 22 0:30 / /scratch rw - lustre mgs:/fs rw\n\
-31 30 0:31 / /scratch rw,nosuid - fuse.forebay forebay rw,user_id=0\n\
+31 30 0:31 / /scratch rw,nosuid - fuse.forebay forebay rw,user_id=0,group_id=7\n\
 32 22 0:32 / /with\\040blank\\134 rw master:3 - fuse.forebay forebay rw\n\
 broken line\n";
 
@@ -178,7 +190,9 @@ broken line\n";
         assert_eq!(on("/with blank\\/x").point, Path::new("/with blank\\"));
         assert_eq!(on("/scratch").device, libc::makedev(0, 31));
         assert_eq!(parse(TEXT).len(), 4);
-        assert_eq!((on("/scratch").user, on("/scratchy").user), (Some(0), None));
+        let who = |path: &str| (on(path).user, on(path).group);
+        assert_eq!(who("/scratch"), (Some(0), Some(7)));
+        assert_eq!(who("/scratchy"), (None, None));
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub struct StatusReport {
     pub kept: Option<KeptTotals>,
     /// Files with undrained data, most first; those of other users are only counted.
     pub files: Vec<FileStatus>,
+    /// Why it is not known what this node has published and is not drained: `files` and `bytes` miss that. Only without
+    /// a daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
     /// Files that are not listed: other users', or too many.
     pub more_files: usize,
     pub more_undrained: u64,

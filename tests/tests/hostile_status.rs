@@ -1,14 +1,15 @@
 //! Root asks, and a user has prepared what root finds: entries in runtime directories, stores, sockets
-//! (S8.2, S8.8, S8.13). Root's `forebay status` opens, follows and waits for nothing of that.
+//! (S4.7, S4.9, S8.2, S8.8, S8.12, S8.13). Root's `forebay status` opens, follows and waits for nothing of that.
 
 use forebay_tests::bay::{Bay, Drain, put, text};
 use forebay_tests::bystander::Bystander;
-use forebay_tests::cli::{OK, code, str};
+use forebay_tests::cli::{FAILED, NO_DAEMON, OK, STILL_DIRTY, assert_refused, code, str};
 use forebay_tests::users::as_user;
 use forebay_tests::wait::{in_background, within};
 use forebay_tests::{sys, wait_until};
 use nix::sys::stat::Mode;
 use std::fs;
+use std::net::Shutdown;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
@@ -149,86 +150,170 @@ fn another_users_store_is_looked_at_as_that_user() {
     bay.finish();
 }
 
-/// S8.8, S8.13: root sees a user's mount, by asking as that user: alive, dead, and lying.
-#[test]
-fn root_asks_a_users_mount_as_that_user() {
-    forebay_tests::prereq::user_mounting();
-    let bay = Bay::new(Drain::Never);
-    let user = nix::unistd::User::from_name("nobody");
-    let uid = user.expect("look up").expect("nobody exists").uid.as_raw();
-    let root = bay.root().join("user");
-    for name in ["", "mnt", "backing", "run", "run/forebay"] {
-        fs::create_dir(root.join(name)).expect("mkdir");
-        fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o700)).expect("chmod");
-        chown(root.join(name), Some(uid), Some(uid)).expect("chown");
+/// Directories of an ordinary user, and the program where that user may start it. Root may not look into its mount.
+struct OfUser {
+    uid: u32,
+    root: PathBuf,
+    runtime: PathBuf,
+    mnt: PathBuf,
+    store: PathBuf,
+    program: PathBuf,
+    /// Goes last.
+    _bay: Bay,
+}
+
+impl OfUser {
+    fn new() -> OfUser {
+        forebay_tests::prereq::user_mounting();
+        let bay = Bay::new(Drain::Never);
+        let user = nix::unistd::User::from_name("nobody");
+        let uid = user.expect("look up").expect("nobody exists").uid.as_raw();
+        let root = bay.root().join("user");
+        for name in ["", "mnt", "backing", "run", "run/forebay"] {
+            fs::create_dir(root.join(name)).expect("mkdir");
+            fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o700)).expect("chmod");
+            chown(root.join(name), Some(uid), Some(uid)).expect("chown");
+        }
+        let program = bay.root().join("forebay");
+        sys::copy_program(&forebay_tests::prereq::forebay(), &program).expect("copy the program");
+        OfUser {
+            uid,
+            runtime: root.join("run/forebay"),
+            mnt: root.join("mnt"),
+            store: root.join("store"),
+            root,
+            program,
+            _bay: bay,
+        }
     }
-    let runtime = root.join("run/forebay");
-    let program = bay.root().join("forebay");
-    sys::copy_program(&forebay_tests::prereq::forebay(), &program).expect("copy the program");
-    let (mnt, store) = (root.join("mnt"), root.join("store"));
-    let ask = |who: u32, args: &[&str]| {
-        let mut command = Command::new(&program);
+
+    fn ask(&self, who: u32, args: &[&str]) -> Output {
+        let mut command = Command::new(&self.program);
         command
             .args(args)
             .current_dir("/")
-            .env("FOREBAY_RUNTIME_DIR", &runtime);
+            .env("FOREBAY_RUNTIME_DIR", &self.runtime);
         let asked = in_background(move || as_user(who, &[], || command.output().expect("start")));
         within("forebay", BOUNDED, asked)
-    };
-    let backing = root.join("backing");
-    let out = ask(
-        uid,
-        &[
-            "mount",
-            str(&mnt),
-            "--store",
-            str(&store),
-            "--backing",
-            str(&backing),
-            "--drain",
-            "never",
-            "--nodes",
-            "one",
-        ],
-    );
-    assert_eq!(code(&out), OK, "{}", text(&out));
-    let _guard = Detach(&mnt);
-    as_user(uid, &[], || put(mnt.join("f"), vec![3; 100_000]));
+    }
 
-    let status = |who: u32| ask(who, &["status", "--json", str(&mnt)]);
-    let report = |out: &Output| -> serde_json::Value {
-        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(out)))
-    };
-    let alive = report(&status(0));
+    fn mount(&self) {
+        let backing = self.root.join("backing");
+        let mut args = vec!["mount", str(&self.mnt), "--store", str(&self.store)];
+        args.extend(["--backing", str(&backing), "--drain", "never"]);
+        args.extend(["--nodes", "one"]);
+        let out = self.ask(self.uid, &args);
+        assert_eq!(code(&out), OK, "{}", text(&out));
+    }
+
+    fn status(&self, who: u32) -> Output {
+        self.ask(who, &["status", "--json", str(&self.mnt)])
+    }
+
+    fn write(&self, name: &str, data: Vec<u8>) {
+        as_user(self.uid, &[], || put(self.mnt.join(name), data));
+    }
+
+    /// Kills the daemon and returns what root is shown then.
+    fn kill(&self) -> serde_json::Value {
+        let pid = report(&self.status(0))["pid"].as_i64().expect("a pid") as i32;
+        let pid = nix::unistd::Pid::from_raw(pid);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
+        wait_until("the daemon is gone", BOUNDED, || {
+            let found = serde_json::from_slice(&self.status(0).stdout);
+            let found: serde_json::Value = found.ok()?;
+            (found["source"] == "store").then_some(found)
+        })
+    }
+}
+
+fn report(out: &Output) -> serde_json::Value {
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(out)))
+}
+
+/// S4.9: root takes a user's dead mount away, into which the kernel does not let it look; not one that lives.
+#[test]
+fn root_takes_a_users_dead_mount_away() {
+    let user = OfUser::new();
+    let _guard = Detach(&user.mnt);
+    let umount = || user.ask(0, &["umount", str(&user.mnt)]);
+    user.mount();
+    user.write("f", vec![3; 100_000]);
+    user.kill();
+    let out = umount();
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    assert!(text(&out).contains("in 1 file stay"), "{}", text(&out));
+    assert!(!sys::is_mounted(&user.mnt));
+
+    user.mount();
+    let out = user.ask(user.uid, &["drain", "--wait", str(&user.mnt)]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    // A daemon that does not answer is not dead.
+    let socket = entry(&user.runtime, &user.mnt, "sock");
+    let hidden = socket.with_extension("hidden");
+    fs::rename(&socket, &hidden).expect("rename");
+    let out = umount();
+    assert_eq!(code(&out), NO_DAEMON, "{}", text(&out));
+    assert!(sys::is_mounted(&user.mnt));
+    fs::rename(&hidden, &socket).expect("rename");
+    user.kill();
+    let out = umount();
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(!sys::is_mounted(&user.mnt));
+}
+
+/// S4.7, S8.12: a daemon that breaks off when it is asked for its state is not taken for one that is gone.
+#[test]
+fn a_mount_beside_a_daemon_that_breaks_off_is_refused() {
+    let bay = Bay::new(Drain::Never);
+    let runtime = bay.root().join("run");
+    let listener = UnixListener::bind(entry(&runtime, bay.mnt(), "sock")).expect("bind");
+    let other = bay.root().join("store2");
+    put(entry(&runtime, bay.mnt(), "json"), words(bay.mnt(), &other));
+    let hung_up = in_background(move || {
+        listener
+            .accept()
+            .expect("accept")
+            .0
+            .shutdown(Shutdown::Both)
+    });
+    let out = bay.mount_command().output().expect("start forebay");
+    assert_refused(&out, Some(FAILED), &["broke off"]);
+    within("it was asked", BOUNDED, hung_up).expect("hang up");
+    assert!(!sys::is_mounted(bay.mnt()));
+}
+
+/// S8.8, S8.13: root sees a user's mount, by asking as that user: alive, dead, and lying.
+#[test]
+fn root_asks_a_users_mount_as_that_user() {
+    let user = OfUser::new();
+    let (mnt, runtime, uid) = (&user.mnt, &user.runtime, user.uid);
+    user.mount();
+    let _guard = Detach(mnt);
+    user.write("f", vec![3; 100_000]);
+    let alive = report(&user.status(0));
     assert_eq!(alive["source"], "daemon", "{alive}");
     assert_eq!(alive["bytes"]["undrained"], 100_000, "{alive}");
-    let list = ask(0, &["status"]);
-    assert!(text(&list).contains(str(&mnt)), "{}", text(&list));
+    let list = user.ask(0, &["status"]);
+    assert!(text(&list).contains(str(mnt)), "{}", text(&list));
     assert!(!text(&list).contains("node "), "not asked: {}", text(&list));
 
-    let pid = alive["pid"].as_i64().expect("a pid") as i32;
-    let pid = nix::unistd::Pid::from_raw(pid);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
-    let dead = wait_until("the daemon is gone", BOUNDED, || {
-        let out = status(0);
-        let found = serde_json::from_slice::<serde_json::Value>(&out.stdout).ok()?;
-        (found["source"] == "store").then_some(found)
-    });
+    let dead = user.kill();
     assert_eq!(dead["bytes"]["undrained"], 100_000, "{dead}");
 
     // The user answers, and never ends.
-    let socket = entry(&runtime, &mnt, "sock");
-    let trapped = root.join("trap");
+    let socket = entry(runtime, mnt, "sock");
+    let trapped = user.root.join("trap");
     let listener = as_user(uid, &[], || {
         fs::remove_file(&socket).expect("remove");
         trap(&trapped);
-        put(entry(&runtime, &mnt, "json"), words(&mnt, &trapped));
+        put(entry(runtime, mnt, "json"), words(mnt, &trapped));
         UnixListener::bind(&socket).expect("bind")
     });
-    let out = status(0);
+    let out = user.status(0);
     assert_ne!(code(&out), OK, "{}", text(&out));
     drop(listener);
-    let out = status(0);
+    let out = user.status(0);
     assert_ne!(code(&out), OK, "{}", text(&out));
 }
 

@@ -1,7 +1,7 @@
 //! How a mount ends that no command of Forebay has ended: its daemon was killed, or another program has
 //! unmounted it. Every exit code means what `--help` says, and the next command mends the rest.
 //!
-//! Checks S4.2, S4.7, S4.9 and S5.4.
+//! Checks S4.2, S4.7, S4.9, S5.4 and S6.4.
 
 use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
 use forebay_tests::cli::{FAILED, NO_DAEMON, OK, STILL_DIRTY, assert_refused, code, str};
@@ -100,6 +100,98 @@ fn umount_of_a_dead_mount_whose_store_is_gone_fails() {
     assert!(text(&out).contains(str(bay.store())), "{}", text(&out));
     assert!(!sys::is_mounted(bay.mnt()), "it is taken away all the same");
     fs::rename(&away, bay.store()).expect("rename");
+    bay.start();
+    bay.finish();
+}
+
+/// Other nodes may read this file's data, and the store has forgotten it.
+fn publish(bay: &Bay, name: &str, len: usize) {
+    let file = fs::File::create(bay.path(name)).expect("create");
+    sys::write_all_at(&file, &vec![5; len], 0).expect("write");
+    file.sync_all().expect("fsync");
+    sys::close(file).expect("close");
+}
+
+/// S4.9, S5.4: what was published is in a subfile and not in the canonical file, whatever the store says.
+#[test]
+fn published_data_is_not_drained() {
+    const LEN: usize = 3_000_000;
+    let mut bay = Bay::new(Drain::Never);
+    bay.start();
+    publish(&bay, "f", LEN);
+    let out = umount(&bay, &["--keep"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(
+        text(&out).contains("2.86 MiB in 1 file stay"),
+        "{}",
+        text(&out)
+    );
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+
+    bay.start();
+    crash(&mut bay);
+    let args = [["status", str(bay.mnt())], ["status", "--store"]];
+    for (args, want) in args.iter().zip([NO_DAEMON, OK]) {
+        let mut args = args.to_vec();
+        args.extend((want == OK).then_some(str(bay.store())));
+        args.push("--json");
+        let out = bay.run(&args);
+        assert_eq!(code(&out), want, "{}", text(&out));
+        let status = Status(serde_json::from_slice(&out.stdout).expect("JSON"));
+        assert_eq!(status.undrained(), LEN as u64);
+        assert_eq!(status.files(), [("f".to_owned(), LEN as u64)]);
+    }
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    assert!(
+        text(&out).contains("2.86 MiB in 1 file stay"),
+        "{}",
+        text(&out)
+    );
+    assert!(get(bay.canonical("f")).is_empty(), "it was not drained");
+
+    // With the backing out of reach the store alone does not say.
+    bay.start();
+    crash(&mut bay);
+    let away = bay.root().join("away");
+    fs::rename(bay.backing(), &away).expect("rename");
+    let out = bay.run(["status", "--store", str(bay.store())]);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    assert!(text(&out).contains("cannot be known"), "{}", text(&out));
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    assert!(text(&out).contains("cannot be known"), "{}", text(&out));
+    fs::rename(&away, bay.backing()).expect("rename");
+
+    bay.start();
+    bay.drain();
+    crash(&mut bay);
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_same("canonical", &get(bay.canonical("f")), &vec![5; LEN]);
+    bay.start();
+    bay.finish();
+}
+
+/// S4.9: the mount of a dead daemon may have been taken away by another program: the rest is as ever.
+#[test]
+fn the_entry_of_a_dead_daemon_goes_without_its_mount() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.start();
+    put(bay.path("f"), vec![7; 300_000]);
+    bay.kill();
+    assert_eq!(code(&bay.run(["status"])), NO_DAEMON);
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    assert!(
+        text(&out).contains("293 KiB in 1 file stay"),
+        "{}",
+        text(&out)
+    );
+    let out = bay.run(["status"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    let out = umount(&bay, &[]);
+    assert_eq!(code(&out), NO_DAEMON, "{}", text(&out));
     bay.start();
     bay.finish();
 }
@@ -228,7 +320,7 @@ fn a_daemon_without_its_mount_is_told_to_end() {
     );
     let out = umount(&bay, &["--keep"]);
     assert_eq!(code(&out), OK, "{}", text(&out));
-    assert!(text(&out).contains("stay in the store"), "{}", text(&out));
+    assert!(text(&out).contains("stay undrained"), "{}", text(&out));
     assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
     bay.start();
     assert_same("kept", &get(bay.path("f")), &vec![9; 20 << 20]);

@@ -87,12 +87,12 @@ fn look(args: &MountArgs) -> Result<There> {
     if !there {
         return Ok(There::Nothing);
     }
-    if !mountinfo::is_dead(&point) {
+    if !umount::is_dead(&point) {
         return Ok(There::Alive(point));
     }
     let me = nix::unistd::geteuid().as_raw();
     match mountinfo::user_of(&point) {
-        Some(uid) if uid != me => Err(Failure::failed(format!(
+        Some((uid, _)) if uid != me => Err(Failure::failed(format!(
             "{0} is a Forebay mount of user {uid} whose daemon is gone; take it away with forebay umount {0}",
             point.display()
         ))),

@@ -2,6 +2,7 @@
 
 pub mod backing;
 mod owner;
+mod published;
 mod render;
 mod targets;
 
@@ -12,9 +13,10 @@ use crate::control::location::{self, Found};
 use crate::control::protocol::{Reply, Request};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::output::{self, Style};
-use crate::report::{Bytes, FileStatus, Source, StatusReport, StoreStatus};
+use crate::report::{Bytes, ErrorStatus, FileStatus, Source, StatusReport, StoreStatus};
 use crate::{mountinfo, units};
-use layout_index::Store;
+use layout_index::{NodeId, Store};
+use published::{Canonical, Published};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +24,9 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: &StatusArgs) -> Result<Code> {
+    if let (Some(id), Some(dir)) = (args.published_by, &args.backing) {
+        return published::tell(NodeId(id), dir);
+    }
     loop {
         if let Some(dir) = &args.backing {
             backing::show(dir, args.json, args.watch)?;
@@ -75,7 +80,9 @@ fn show(args: &StatusArgs, reports: &[StatusReport]) -> std::io::Result<()> {
 fn collect(args: &StatusArgs) -> Result<(Vec<StatusReport>, Code)> {
     if let Some(store) = &args.store {
         if let Some(uid) = owner::of_store(store) {
-            return Ok((vec![owner::ask("--store", store, uid)?], Code::Ok));
+            let report = owner::ask("--store", store, uid)?;
+            let code = code_of_store(&report);
+            return Ok((vec![report], code));
         }
         let store = checks::existing_dir(store, "the store")?;
         let alive = location::all()
@@ -86,7 +93,8 @@ fn collect(args: &StatusArgs) -> Result<(Vec<StatusReport>, Code)> {
             Some(report) => report,
             None => from_store(&store, None)?,
         };
-        return Ok((vec![report], Code::Ok));
+        let code = code_of_store(&report);
+        return Ok((vec![report], code));
     }
     if let Some(dir) = &args.dir {
         let report = of_dir(dir)?;
@@ -119,6 +127,14 @@ fn code_of(report: &StatusReport) -> Code {
     match report.source {
         Source::Daemon => Code::Ok,
         Source::Store => Code::NoDaemon,
+    }
+}
+
+/// A sum that misses a part is not the answer.
+fn code_of_store(report: &StatusReport) -> Code {
+    match report.unknown {
+        None => Code::Ok,
+        Some(_) => Code::Failed,
     }
 }
 
@@ -164,8 +180,17 @@ pub(super) fn as_owner(store: &Path, uid: u32) -> Result<StatusReport> {
     owner::ask("--store", store, uid)
 }
 
-/// What a store without a daemon holds. Files that were removed while they were open do not count:
-/// their data is dropped by the next mount.
+/// Root may not ask the mount of a user who has not allowed it (`allow_other`), and the kernel then answers as if all
+/// were well: a process of that user asks.
+pub(super) fn is_dead_to_its_user(point: &Path) -> bool {
+    owner::is_dead(point).unwrap_or_else(|failure| {
+        eprintln!("forebay: {failure}");
+        false
+    })
+}
+
+/// What a store without a daemon holds, and what its node has published and is not drained. Files that were removed
+/// while they were open do not count: their data is dropped by the next mount.
 pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
     let inspection = Store::inspect(dir, false, None)
         .map_err(|e| Failure::failed(format!("the store {}: {e}", dir.display())))?;
@@ -183,6 +208,12 @@ pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusRep
             error: None,
         })
         .collect();
+    let mut errors = Vec::new();
+    let unknown = published::by(inspection.id, &inspection.backing)
+        .map(|(published, canonicals)| {
+            add_published(&mut files, &mut errors, published, &canonicals);
+        })
+        .err();
     files.sort_by(|a, b| (b.undrained, &a.path).cmp(&(a.undrained, &b.path)));
     Ok(StatusReport {
         source: Source::Store,
@@ -209,14 +240,48 @@ pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusRep
             ..Bytes::default()
         },
         files,
+        unknown,
         kept: None,
         more_files: 0,
         more_undrained: 0,
         open_handles: None,
         drain: None,
-        errors: Vec::new(),
+        errors,
         overlaps: 0,
         overlapped: Vec::new(),
         recovery: Some(inspection.report),
     })
+}
+
+/// A file may have some of its bytes in the store and some published.
+fn add_published(
+    files: &mut Vec<FileStatus>,
+    errors: &mut Vec<ErrorStatus>,
+    published: Vec<Published>,
+    canonicals: &[Canonical],
+) {
+    for part in published {
+        let id = part.id.to_string();
+        let canonical = canonicals.iter().find(|c| c.id == part.id);
+        let index = files.iter().position(|f| f.id == id).unwrap_or_else(|| {
+            files.push(FileStatus {
+                path: canonical.map_or(format!("(file {id})"), |c| c.path.display().to_string()),
+                id,
+                size: canonical.map_or(0, |c| c.size),
+                undrained: 0,
+                uid: canonical.map_or(nix::unistd::geteuid().as_raw(), |c| c.uid),
+                writers: None,
+                error: None,
+            });
+            files.len() - 1
+        });
+        let file = &mut files[index];
+        file.undrained += part.bytes;
+        file.size = file.size.max(part.end);
+        for message in part.problems {
+            file.error = Some(message.clone());
+            let path = file.path.clone();
+            errors.push(ErrorStatus { path, message });
+        }
+    }
 }

@@ -2,13 +2,14 @@
 
 use crate::args::UmountArgs;
 use crate::control::client::{self, Client};
-use crate::control::location;
+use crate::control::location::{self, Found};
 use crate::control::protocol::{Reply, Request};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::holders::Holder;
 use crate::output::progress::DrainBar;
 use crate::output::table::{Align, Table};
 use crate::output::{self, plain};
+use crate::report::StatusReport;
 use crate::{mountinfo, process, units};
 use nix::mount::{MntFlags, umount2};
 use serde::Serialize;
@@ -21,15 +22,22 @@ struct Outcome {
     store: Option<PathBuf>,
     /// False when the daemon was dead and only its mount was taken away.
     daemon: bool,
-    /// Left in the store; unknown when there was no daemon to ask and the store cannot be read.
+    /// Left in the store, or published and not drained; unknown when there was no daemon to ask and the store
+    /// cannot be read.
     undrained: Option<u64>,
     files: Option<usize>,
-    /// Why that is unknown.
+    /// Why that is unknown, or misses what was published.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
 
 pub fn run(args: &UmountArgs) -> Result<Code> {
+    if args.is_dead {
+        return Ok(match mountinfo::is_dead(&args.dir) {
+            true => Code::Ok,
+            false => Code::Busy,
+        });
+    }
     let cannot =
         |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", args.dir.display()));
     let point = mountinfo::real_point(&args.dir).map_err(cannot)?;
@@ -39,12 +47,17 @@ pub fn run(args: &UmountArgs) -> Result<Code> {
         Ok(client) => ask(args, client, point)?,
         Err(failure) if failure.code == Code::NoDaemon && mounted => bury(point, failure)?,
         Err(failure) if mounted => return Err(failure),
-        Err(_) => {
-            return Err(Failure::new(
-                Code::NoDaemon,
-                format!("{} is not a Forebay mount", args.dir.display()),
-            ));
-        }
+        Err(failure) => match location::find(&point) {
+            // Another program has taken the mount of a dead daemon away.
+            Some(found) if client::is_gone(&found) => settle(point, Some(found)),
+            Some(_) => return Err(failure),
+            None => {
+                return Err(Failure::new(
+                    Code::NoDaemon,
+                    format!("{} is not a Forebay mount", args.dir.display()),
+                ));
+            }
+        },
     };
     if args.json {
         output::print_json(&outcome, true).map_err(super::output_failed)?;
@@ -59,9 +72,9 @@ pub fn run(args: &UmountArgs) -> Result<Code> {
 fn code(outcome: &Outcome, keep: bool) -> Code {
     match (outcome.undrained, outcome.files) {
         _ if keep => Code::Ok,
-        (Some(0), Some(0)) => Code::Ok,
+        (Some(0), Some(0)) if outcome.problem.is_none() => Code::Ok,
+        (Some(0), Some(0)) | (None, _) | (_, None) => Code::Failed,
         (Some(_), Some(_)) => Code::StillDirty,
-        _ => Code::Failed,
     }
 }
 
@@ -95,7 +108,7 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
     let killed = found
         .as_ref()
         .is_some_and(|f| process::is_killed(f.info.pid));
-    if !killed && !mountinfo::is_dead(&mount) {
+    if !killed && !is_dead(&mount) {
         return Err(failure);
     }
     if killed
@@ -110,33 +123,50 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
             mount.display()
         ))
     })?;
+    Ok(settle(mount, found))
+}
+
+/// The daemon of the mount at `point` is gone, as the user who mounted it sees it.
+pub fn is_dead(point: &Path) -> bool {
+    mountinfo::is_dead(point) || super::status::is_dead_to_its_user(point)
+}
+
+/// Looks into the store of a dead daemon whose mount is gone, and clears its entry away.
+fn settle(mount: PathBuf, found: Option<Found>) -> Outcome {
     let left = match &found {
-        Some(found) => left_in(&found.info.store, found.owner),
+        Some(found) => left_of(&found.info.store, found.owner),
         None => Err("no store is known of it".to_owned()),
     };
     if let Some(found) = &found
-        && let Err(e) = found.place.retract()
+        && let Err(e) = found.place.retract(found.info.pid)
     {
         eprintln!("forebay: the dead daemon's control socket stays: {e}");
     }
-    Ok(Outcome {
+    let (undrained, files, problem) = match left {
+        Ok(left) => (
+            Some(left.bytes.undrained),
+            Some(left.files.len()),
+            left.unknown,
+        ),
+        Err(why) => (None, None, Some(why)),
+    };
+    Outcome {
         store: found.map(|f| f.info.store),
         daemon: false,
-        undrained: left.as_ref().ok().map(|(undrained, _)| *undrained),
-        files: left.as_ref().ok().map(|(_, files)| *files),
-        problem: left.err(),
+        undrained,
+        files,
+        problem,
         mount,
-    })
+    }
 }
 
-/// Bytes and files that a store without a daemon holds, as its owner sees it.
-fn left_in(store: &Path, owner: u32) -> Result<(u64, usize), String> {
+/// What a store without a daemon and its node's publications hold, as the store's owner sees it.
+fn left_of(store: &Path, owner: u32) -> Result<StatusReport, String> {
     let report = match owner == nix::unistd::geteuid().as_raw() {
         true => super::status::from_store(store, None),
         false => super::status::as_owner(store, owner),
     };
-    let report = report.map_err(|e| e.to_string())?;
-    Ok((report.bytes.undrained, report.files.len()))
+    report.map_err(|e| e.to_string())
 }
 
 pub fn detach(mount: &Path) -> io::Result<()> {
@@ -167,11 +197,24 @@ fn sentence(o: &Outcome) -> String {
         " its daemon was dead;"
     };
     match (o.undrained, o.files) {
-        (Some(0), Some(0)) => format!("{mount} is unmounted;{dead} everything is drained\n"),
+        (Some(0), Some(0)) => match &o.problem {
+            None => format!("{mount} is unmounted;{dead} everything is drained\n"),
+            Some(why) => format!(
+                "{mount} is unmounted;{dead} nothing undrained is in {store}; what its node has published and is not drained cannot be known: {}\n",
+                plain(why)
+            ),
+        },
         (Some(undrained), Some(files)) => format!(
-            "{mount} is unmounted;{dead} {} in {} stay in {store} for the next mount\n",
+            "{mount} is unmounted;{dead} {} in {} stay undrained for the next mount of {store}{}\n",
             units::bytes(undrained),
-            units::files(files)
+            units::files(files),
+            match &o.problem {
+                None => String::new(),
+                Some(why) => format!(
+                    "; what its node has published and is not drained cannot be known: {}",
+                    plain(why)
+                ),
+            }
         ),
         _ => format!(
             "{mount} is unmounted;{dead} what is not drained is in {store}, which cannot be looked at: {}\n",
@@ -225,9 +268,18 @@ mod tests {
         };
         assert_eq!(sentence(&o), "/m is unmounted; everything is drained\n");
         (o.undrained, o.files) = (Some(2048), Some(3));
-        assert!(sentence(&o).contains("2.00 KiB in 3 files stay in the store /s"));
+        assert!(
+            sentence(&o)
+                .contains("2.00 KiB in 3 files stay undrained for the next mount of the store /s")
+        );
         o.daemon = false;
         assert!(sentence(&o).contains("dead; 2.00 KiB"));
+        o.problem = Some("no answer".into());
+        let said = sentence(&o);
+        assert!(said.contains("3 files stay") && said.contains("no answer"));
+        (o.undrained, o.files) = (Some(0), Some(0));
+        let said = sentence(&o);
+        assert!(!said.contains("everything is drained") && said.contains("no answer"));
         (o.undrained, o.files, o.problem) = (None, None, Some("permission denied".into()));
         assert!(sentence(&o).contains("permission denied"));
     }
@@ -256,6 +308,18 @@ mod tests {
             assert_eq!(of(Some(0), Some(1), false), Code::StillDirty);
             assert_eq!(of(None, None, false), Code::Failed);
             assert_eq!(of(Some(9), Some(1), true), Code::Ok);
+            let unknown = |undrained, files| {
+                let problem = Some("no answer".into());
+                code(
+                    &Outcome {
+                        problem,
+                        ..left(undrained, files)
+                    },
+                    false,
+                )
+            };
+            assert_eq!(unknown(Some(0), Some(0)), Code::Failed);
+            assert_eq!(unknown(Some(9), Some(1)), Code::StillDirty);
         }
     }
 

@@ -131,6 +131,22 @@ impl Client {
     }
 }
 
+/// Its process has ended, or was killed and cannot end. One that only does not answer is not gone.
+pub fn is_gone(found: &Found) -> bool {
+    let pid = match connect(&found.place.socket) {
+        // The kernel takes connections for a listener that is there.
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return true,
+        // A program that clears old files away may have removed it.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => found.info.pid,
+        Err(_) => return false,
+        Ok(stream) => match getsockopt(&stream, sockopt::PeerCredentials) {
+            Ok(answering) => u32::try_from(answering.pid()).unwrap_or(0),
+            Err(_) => return false,
+        },
+    };
+    process::is_killed(pid) || Watched::new(pid).is_none() && !found.place.socket.exists()
+}
+
 fn no_daemon(mount: &Path, what: &str) -> Failure {
     Failure::new(
         Code::NoDaemon,

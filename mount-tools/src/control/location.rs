@@ -80,8 +80,14 @@ impl Place {
         Ok(listener)
     }
 
-    pub fn retract(&self) -> io::Result<()> {
-        remove(&self.socket).and(remove(&self.info))
+    /// Removes what the daemon `pid` has published, and nothing of one that has taken the place since.
+    pub fn retract(&self, pid: u32) -> io::Result<()> {
+        let writer = self.info.parent().and_then(owner);
+        let info = writer.and_then(|writer| read_info(&self.info, writer));
+        match info {
+            Some(info) if info.pid == pid => remove(&self.socket).and(remove(&self.info)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -204,7 +210,7 @@ pub struct Found {
 /// The entry for a mount point (a real path).
 pub fn find(mount: &Path) -> Option<Found> {
     let dirs = match mountinfo::user_of(mount) {
-        Some(uid) if uid != 0 && is_root() => of_user(uid),
+        Some((uid, _)) if uid != 0 && is_root() => of_user(uid),
         _ => believed(),
     };
     dirs.into_iter().find_map(|(dir, owner)| {

@@ -445,32 +445,25 @@ impl Lifecycle {
         }
         self.flusher.shutdown(false);
         let closed = store.close();
-        // Only now: the last checkpoint brings the books up to date.
-        let left: Vec<_> = store
-            .dirty_files()
-            .into_iter()
-            .filter(|f| !f.is_unlinked())
-            .collect();
-        let undrained = left
-            .iter()
-            .filter_map(|f| f.stat())
-            .map(|s| s.undrained)
-            .sum();
+        // Only now: the last checkpoint brings the books up to date. The store alone would not do: it has
+        // forgotten what this node has published.
+        let left = self.flusher.progress();
+        let undrained = left.total - left.done;
         let error = match (ended, closed) {
             (Err(e), _) => Some(format!("the mount ended with an error: {e}")),
             (_, Err(e)) => Some(format!("the store was not closed cleanly: {e}")),
             _ => None,
         };
-        if !left.is_empty() {
+        if left.files > 0 {
             tracing::info!(
-                files = left.len(),
+                files = left.files,
                 undrained,
-                "undrained data stays in the store"
+                "undrained data stays for the next mount of the store"
             );
         }
         Closing {
             undrained,
-            files: left.len(),
+            files: left.files,
             error,
         }
     }

@@ -114,7 +114,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Resu
     if let Some(peers) = parts.peers {
         leave(peers);
     }
-    if let Err(error) = place.retract() {
+    if let Err(error) = place.retract(std::process::id()) {
         tracing::warn!(%error, "the control socket could not be removed");
     }
     lifecycle.closed(closing.clone());

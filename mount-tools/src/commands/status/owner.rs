@@ -9,6 +9,7 @@ use crate::exit_codes::{Code, Failure, Result};
 use crate::holders::user_name;
 use crate::mountinfo;
 use crate::output::plain;
+use crate::process::Watched;
 use crate::report::StatusReport;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -49,29 +50,64 @@ pub fn of_store(dir: &Path) -> Option<u32> {
     Some(meta.uid()).filter(|uid| *uid != 0)
 }
 
-/// `forebay status OPTION PATH` as `uid`.
-pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
-    let what = path.display();
-    let cannot = |e: std::io::Error| Failure::failed(format!("cannot look at {what}: {e}"));
-    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+/// This program, to be run as another user.
+fn forebay_as(uid: u32, gid: u32) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
-        .args(["status", "--json", option])
-        .arg(std::path::absolute(path).map_err(cannot)?)
         .current_dir("/")
         .env_clear()
         .env("XDG_RUNTIME_DIR", format!("/run/user/{uid}"))
         .uid(uid)
-        .gid(user.map_or(NO_GROUP, |user| user.gid.as_raw()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+        .gid(gid)
+        .stdin(Stdio::null());
     if let Some(dir) = std::env::var_os("FOREBAY_RUNTIME_DIR") {
         command.env("FOREBAY_RUNTIME_DIR", dir);
     }
     // The user may trace a process of its own: it must have no way to root's terminal.
     // SAFETY: setsid is all that is called between fork and exec, and is safe there.
     unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
+    command
+}
+
+/// The mount at `point` is another user's, and that user finds it dead. The kernel lets no other in, nor the user with
+/// another group.
+pub fn is_dead(point: &Path) -> Result<bool> {
+    let cannot =
+        |e: std::io::Error| Failure::failed(format!("cannot look at {}: {e}", point.display()));
+    let Some((uid, gid)) = mountinfo::user_of(point).filter(|_| is_root()) else {
+        return Ok(false);
+    };
+    if uid == 0 {
+        return Ok(false);
+    }
+    let mut child = forebay_as(uid, gid)
+        .args(["umount", "--is-dead"])
+        .arg(point)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(cannot)?;
+    // One that does not end waits for a daemon, which lives then.
+    if !Watched::new(child.id()).is_some_and(|child| child.wait(PATIENCE)) {
+        child.kill().map_err(cannot)?;
+        return Ok(false);
+    }
+    Ok(child.wait().map_err(cannot)?.success())
+}
+
+/// `forebay status OPTION PATH` as `uid`.
+pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
+    let what = path.display();
+    let cannot = |e: std::io::Error| Failure::failed(format!("cannot look at {what}: {e}"));
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    let gid = user.map_or(NO_GROUP, |user| user.gid.as_raw());
+    let path = std::path::absolute(path).map_err(cannot)?;
+    let mut command = forebay_as(uid, gid);
+    command
+        .args(["status", "--json", option])
+        .arg(path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let deadline = Instant::now() + PATIENCE;
     let mut child = command.spawn().map_err(cannot)?;
     let said = listen(child.stdout.take());

@@ -18,6 +18,13 @@ pub fn report(r: &StatusReport, style: Style) -> String {
     if let Some(failure) = &r.store.failure {
         out.push_str(&format!("  {} {}\n", style.red("!"), plain(failure)));
     }
+    if let Some(why) = &r.unknown {
+        out.push_str(&format!(
+            "  {} what this node has published and is not drained cannot be known: {}\n",
+            style.red("!"),
+            plain(why)
+        ));
+    }
     for damage in r.recovery.iter().flat_map(|rec| &rec.damaged) {
         out.push_str(&format!("  {} {}\n", style.red("!"), plain(damage)));
     }
@@ -260,6 +267,7 @@ mod tests {
                 error: Some("no space".into()),
             }],
             kept: None,
+            unknown: None,
             more_files: 3,
             more_undrained: 7 << 20,
             open_handles: Some(2),

@@ -30,8 +30,12 @@ fn publishing_replaces_what_a_dead_daemon_left() {
     let me = nix::unistd::geteuid().as_raw();
     assert_eq!(read_info(&place.info, me), Some(info("/m")));
     assert_eq!(read_info(&place.info, me + 1), None, "another user's word");
-    place.retract().unwrap();
-    place.retract().unwrap();
+    place.retract(6).unwrap();
+    assert_eq!(read_info(&place.info, me), Some(info("/m")), "another's");
+    assert!(place.socket.exists());
+    place.retract(7).unwrap();
+    place.retract(7).unwrap();
+    assert!(!place.socket.exists());
     assert_eq!(read_info(&place.info, me), None);
 }
 

@@ -67,6 +67,7 @@ impl Node {
             }
             .into(),
             kept: Some(self.store.kept().totals()),
+            unknown: None,
             more_files: unlisted().count(),
             more_undrained: unlisted().map(|(_, undrained)| undrained).sum(),
             files: mine.iter().map(|(f, n)| self.file_status(f, *n)).collect(),
