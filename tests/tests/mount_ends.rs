@@ -272,6 +272,53 @@ fn the_next_mount_takes_over_at_once() {
     bay.finish();
 }
 
+/// S4.7: also in the moment after the unmount, which the daemon has not seen then.
+#[test]
+fn a_mount_right_after_a_plain_umount_takes_over() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.allow_log(LEFT).set("drain-rate", "64KiB");
+    for round in 0..5 {
+        bay.start();
+        put(bay.path("f"), vec![round; 2 << 20]);
+        let mut command = bay.mount_command();
+        sys::plain_umount(bay.mnt());
+        let out = command.output().expect("start forebay");
+        assert_eq!(code(&out), OK, "round {round}: {}", text(&out));
+        assert_eq!(bay.wait_for_exit(), Some(0), "the first daemon's exit code");
+        assert_same("served", &get(bay.path("f")), &vec![round; 2 << 20]);
+        let out = umount(&bay, &["--keep"]);
+        assert_eq!(code(&out), OK, "round {round}: {}", text(&out));
+    }
+    bay.set("drain-rate", "0").start();
+    bay.finish();
+}
+
+/// S4.7, S6.4: a mount that is refused the store does not end the drain of what is in it.
+#[test]
+fn a_mount_that_is_refused_leaves_the_drain_alone() {
+    let mut bay = left("64KiB", 2 << 20);
+    let other = bay.root().join("backing2");
+    fs::create_dir(&other).expect("mkdir");
+    for (backing, node, word) in [
+        (other.as_path(), None, str(bay.backing())),
+        (bay.backing(), Some("other-node"), "other-node"),
+    ] {
+        let mut command = bay.forebay(["mount", str(bay.mnt()), "--store", str(bay.store())]);
+        command.arg("--backing").arg(backing);
+        command.args(node.map(|node| ["--node", node]).into_iter().flatten());
+        let out = command.output().expect("start forebay");
+        assert_refused(&out, Some(FAILED), &[str(bay.store()), word]);
+        let status = bay.status();
+        assert_eq!(status.pid(), u64::from(bay.pid()));
+        assert_eq!(status.at("/mounted"), false);
+    }
+    let out = umount(&bay, &["--keep"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    bay.set("drain-rate", "0").start();
+    bay.finish();
+}
+
 /// S4.6: when umount has returned, the next mount finds the store free, also its index.
 #[test]
 fn a_store_is_free_when_umount_returns() {

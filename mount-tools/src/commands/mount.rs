@@ -22,7 +22,7 @@ pub fn run(args: &MountArgs) -> Result<Code> {
         return is_same(point, &settings);
     }
     settings::make_store(&settings.store)?;
-    super::takeover::of_store(&settings.store, &settings.mount)?;
+    super::takeover::of_store(&settings)?;
     let Some(log) = settings
         .log_file
         .as_deref()

@@ -5,44 +5,86 @@
 //! Nothing is lost if it breaks off: the store has every acknowledged byte, and one that is in use is
 //! refused when it is opened.
 
-use crate::control::client::Client;
-use crate::control::location;
+use crate::control::client::{self, Client};
+use crate::control::location::{self, Found, Info};
 use crate::control::protocol::{Reply, Request};
 use crate::exit_codes::{Code, Failure, Result};
+use crate::settings::MountSettings;
 use crate::units;
-use std::path::Path;
 
-/// Returns when no daemon without a mount has the store or the mount point. Both are real paths.
-pub fn of_store(store: &Path, mount: &Path) -> Result<()> {
-    if let Some(found) = location::find(mount).filter(|f| f.info.store != store)
-        && let Ok(client) = Client::of(found)
-        && let Ok(Reply::Status(report)) = client.ask(&Request::Status, |_| {})
-        && report.mounted == Some(false)
+/// Returns when no daemon without a mount has the store or the mount point of these settings.
+pub fn of_store(settings: &MountSettings) -> Result<()> {
+    let (store, mount) = (&settings.store, &settings.mount);
+    if let Some(found) = location::find(mount).filter(|f| f.info.store != *store)
+        && let Some(reply) = ask(&found, |client| client.ask(&Request::Status, |_| {}))?
     {
-        let (mount, store) = (mount.display(), report.store.path.display());
-        return Err(Failure::failed(format!(
-            "{mount}: a daemon drains what an earlier mount here has left in the store {store}; wait for it, or say forebay umount {mount} --keep, or mount with --store {store}"
-        )));
+        let Reply::Status(report) = reply else {
+            return Err(client::unexpected(&reply));
+        };
+        if report.mounted == Some(false) {
+            let (mount, store) = (mount.display(), report.store.path.display());
+            return Err(Failure::failed(format!(
+                "{mount}: a daemon drains what an earlier mount here has left in the store {store}; wait for it, or say forebay umount {mount} --keep, or mount with --store {store}"
+            )));
+        }
     }
     for found in location::all() {
-        if found.info.store != store {
+        if found.info.store != *store {
             continue;
         }
         let pid = found.info.pid;
-        let Ok(client) = Client::of(found) else {
-            continue;
-        };
-        match client.ask_to_end(&Request::HandOver, |_| {}) {
-            Ok(Reply::Unmounted { undrained, files }) => eprintln!(
+        let handed_over = ask(&found, |client| {
+            is_theirs(&found, settings)?;
+            client.ask_to_end(&Request::HandOver, |_| {})
+        });
+        match handed_over {
+            Ok(None) => {}
+            Ok(Some(Reply::Unmounted { undrained, files })) => eprintln!(
                 "forebay: process {pid}, which was draining the store without its mount, has handed it over with {} in {} undrained",
                 units::bytes(undrained),
                 units::files(files)
             ),
             // It has its mount: opening the store says who uses it.
             Err(failure) if failure.code == Code::Busy => {}
-            Ok(other) => return Err(crate::control::client::unexpected(&other)),
+            Ok(Some(other)) => return Err(client::unexpected(&other)),
             Err(failure) => return Err(failure),
         }
     }
     Ok(())
+}
+
+/// What a daemon answers; `None` if it is gone, which it may be since it was asked.
+fn ask(found: &Found, question: impl FnOnce(Client) -> Result<Reply>) -> Result<Option<Reply>> {
+    match Client::of(found.clone()).and_then(question) {
+        Ok(reply) => Ok(Some(reply)),
+        Err(failure) if failure.code == Code::NoDaemon || client::is_gone(found) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// A mount that would be refused the store must not end the drain of what is in it.
+fn is_theirs(found: &Found, settings: &MountSettings) -> Result<()> {
+    let Info {
+        pid,
+        store,
+        backing,
+        node,
+        ..
+    } = &found.info;
+    let whose = if *backing != settings.backing {
+        format!(
+            "belongs to {}, not to {}",
+            backing.display(),
+            settings.backing.display()
+        )
+    } else if *node != settings.node {
+        format!("belongs to node {node}, and this is node {}", settings.node)
+    } else {
+        return Ok(());
+    };
+    Err(Failure::failed(format!(
+        "store {} {whose}; process {pid} has it, see forebay status --store {}",
+        store.display(),
+        store.display()
+    )))
 }

@@ -247,6 +247,8 @@ impl Lifecycle {
 
     /// The next daemon of this store wants it. Refused while this one has its mount.
     pub fn hand_over(&self) -> Result<Closing, Refusal> {
+        // The watch of the mount table may not have seen yet that it is gone.
+        self.look();
         if self.is_serving() {
             let mount = self.mount.display();
             return Err(Refusal::new(Reason::Busy, format!("{mount} is mounted")));
