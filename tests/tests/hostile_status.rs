@@ -219,6 +219,11 @@ impl OfUser {
         let pid = report(&self.status(0))["pid"].as_i64().expect("a pid") as i32;
         let pid = nix::unistd::Pid::from_raw(pid);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
+        // One that has not been reaped yet is known to be killed.
+        wait_until("the daemon is reaped", BOUNDED, || {
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            (!process.exists()).then_some(())
+        });
         wait_until("the daemon is gone", BOUNDED, || {
             let found = serde_json::from_slice(&self.status(0).stdout);
             let found: serde_json::Value = found.ok()?;
