@@ -49,6 +49,7 @@ use layout_index::{Canonical, DiskFile, File, FileId, FilePolicy, Peers, StickyE
 use ost::Fleet;
 use parking_lot::{Condvar, Mutex, RwLock};
 use progress::{Meter, Tally};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,6 +104,9 @@ pub struct Osts {
 pub enum Selection {
     /// Every file that has undrained data, also those that get some while the handle is polled.
     All,
+    /// What is undrained when the handle is made, and nothing that is written later: this ends, however busy
+    /// the files are.
+    Now,
     Files(Vec<FileId>),
 }
 
@@ -201,13 +205,17 @@ impl Flusher {
     /// also when the handle is dropped.
     pub fn drain(&self, selection: Selection) -> DrainHandle {
         let ids = match &selection {
-            Selection::All => self.shared.dirty_files().iter().map(|f| f.id()).collect(),
+            Selection::All | Selection::Now => {
+                self.shared.dirty_files().iter().map(|f| f.id()).collect()
+            }
             Selection::Files(ids) => ids.clone(),
         };
-        self.shared.request(ids);
+        self.shared.request(ids.clone());
         let handle = DrainHandle {
             shared: self.shared.clone(),
             selection,
+            began: Instant::now(),
+            ids: ids.into_iter().collect(),
             tally: Mutex::default(),
         };
         handle.progress();
@@ -312,6 +320,9 @@ impl Drop for Flusher {
 pub struct DrainHandle {
     shared: Arc<Shared>,
     selection: Selection,
+    began: Instant,
+    /// Requested at that time.
+    ids: HashSet<FileId>,
     tally: Mutex<Tally>,
 }
 
@@ -319,6 +330,14 @@ impl DrainHandle {
     fn remaining(&self) -> Vec<Arc<File>> {
         match &self.selection {
             Selection::All => self.shared.dirty_files(),
+            Selection::Now => {
+                let mut files = self.shared.dirty_files();
+                let schedule = self.shared.schedule.lock();
+                files.retain(|f| {
+                    self.ids.contains(&f.id()) && !schedule.is_through(f.id(), self.began)
+                });
+                files
+            }
             Selection::Files(ids) => ids
                 .iter()
                 .filter_map(|id| self.shared.store.lookup(*id))

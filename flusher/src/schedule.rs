@@ -67,6 +67,8 @@ pub(crate) enum Outcome {
     Clean,
     /// All went well, and there is more.
     Dirty,
+    /// As `Dirty`, and all that was undrained when the job began is drained.
+    Passed,
     /// Damaged stripes stay where they are; the rest went well.
     Damaged,
     /// Something failed that may work later.
@@ -86,6 +88,11 @@ struct Entry {
     /// When its partial stripes were last drained, or the entry made.
     swept: Instant,
     streak: Option<Streak>,
+    made: Instant,
+    /// When its last job began.
+    began: Instant,
+    /// Everything that was undrained at this time is drained.
+    passed: Option<Instant>,
 }
 
 /// Publications that came one after the other, without a job between them.
@@ -112,6 +119,9 @@ impl Schedule {
             damaged: false,
             swept: now,
             streak: None,
+            made: now,
+            began: now,
+            passed: None,
         })
     }
 
@@ -208,6 +218,7 @@ impl Schedule {
         entry.running = true;
         entry.again = false;
         entry.streak = None;
+        entry.began = now;
         if scope == Scope::Everything {
             entry.swept = now;
         }
@@ -233,9 +244,13 @@ impl Schedule {
                 // A new life began while the old one ended; nobody has asked for that one yet.
                 entry.requested = false;
                 entry.failures = 0;
+                entry.passed = Some(entry.began);
                 now + settings.batch
             }
-            Outcome::Dirty => {
+            Outcome::Dirty | Outcome::Passed => {
+                if outcome == Outcome::Passed {
+                    entry.passed = Some(entry.began);
+                }
                 entry.failures = 0;
                 entry.damaged = false;
                 now + settings.batch
@@ -271,6 +286,14 @@ impl Schedule {
             .collect();
         ids.sort();
         ids
+    }
+
+    /// All that was undrained of this file at `then`, when it was requested, has been drained since: a job that
+    /// began later got through, or found it clean. What was written since may be undrained.
+    pub fn is_through(&self, id: FileId, then: Instant) -> bool {
+        self.entries.get(&id).is_none_or(|entry| {
+            entry.made > then || entry.passed.is_some_and(|passed| passed > then)
+        })
     }
 
     /// Waiting for this file is pointless for now.

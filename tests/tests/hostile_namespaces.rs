@@ -11,11 +11,15 @@ use forebay_tests::users::{ALICE, as_user};
 use forebay_tests::wait::{LONG, in_background, wait_until, within};
 use nix::sys::signal::Signal;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// What the cutting off takes (2 s for the session to end by itself), on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
+
+/// Programs that write in a copy of the mount.
+const WRITERS: usize = 8;
 
 const CUT_OFF: &str = "another mount namespace has a copy of the mount";
 
@@ -97,42 +101,50 @@ fn umount_returns_while_another_namespace_has_a_copy() {
     bay.finish();
 }
 
-/// S4.6: what the copy wrote after the drain is not lost: it is drained, or was never acknowledged.
+/// S4.6: a copy that always has something undrained does not keep the mount, and what it wrote after the drain
+/// is not lost: it is drained, or was never acknowledged.
 #[test]
 fn a_copy_that_writes_until_it_is_cut_off_loses_nothing() {
     let mut bay = with_data();
-    put(bay.path("log"), b"");
-    fs::set_permissions(
-        bay.path("log"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o666),
-    )
-    .expect("chmod");
     let copy = Copy::of(&bay);
-    let path = copy.path(&bay, "log");
-    let writer = in_background(move || {
-        let mut answered = 0u64;
-        while let Ok(file) = fs::OpenOptions::new().write(true).open(&path) {
-            let line = format!("{answered:08}\n");
-            if sys::write_all_at(&file, line.as_bytes(), answered * 9).is_err() {
-                break;
-            }
-            answered += 1;
-            // It need not be busy: the drain must get through, so that there is something after it.
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        answered
-    });
-    wait_until("it writes", LONG, || {
-        (fs::metadata(bay.path("log")).expect("stat").len() > 90).then_some(())
+    // So many that there is no moment at which all are drained.
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|n| {
+            let name = format!("log{n}");
+            put(bay.path(&name), b"");
+            let all = fs::Permissions::from_mode(0o666);
+            fs::set_permissions(bay.path(&name), all).expect("chmod");
+            let path = copy.path(&bay, &name);
+            (name, in_background(move || write_until_cut_off(&path)))
+        })
+        .collect();
+    wait_until("they write", LONG, || {
+        let writes = |name| fs::metadata(bay.path(name)).expect("stat").len() > 90;
+        writers.iter().all(|(name, _)| writes(name)).then_some(())
     });
     bay.signal(Signal::SIGTERM);
     assert_eq!(bay.wait_for_exit(), Some(0));
-    let answered = within("the writer is cut off", SOON, writer);
-    let want: String = (0..answered).map(|n| format!("{n:08}\n")).collect();
-    let got = get(bay.canonical("log"));
-    assert!(got.len() >= want.len(), "{} of {}", got.len(), want.len());
-    assert_same("canonical", &got[..want.len()], want.as_bytes());
+    for (name, writer) in writers {
+        let answered = within("a writer is cut off", SOON, writer);
+        let want: String = (0..answered).map(|n| format!("{n:08}\n")).collect();
+        let got = get(bay.canonical(name));
+        assert!(got.len() >= want.len(), "{} of {}", got.len(), want.len());
+        assert_same("canonical", &got[..want.len()], want.as_bytes());
+    }
     drop(copy);
+}
+
+/// Opens, writes a line and closes, again and again. How many lines were acknowledged.
+fn write_until_cut_off(path: &str) -> u64 {
+    let mut answered = 0;
+    while let Ok(file) = fs::OpenOptions::new().write(true).open(path) {
+        let line = format!("{answered:08}\n");
+        if sys::write_all_at(&file, line.as_bytes(), answered * 9).is_err() {
+            break;
+        }
+        answered += 1;
+    }
+    answered
 }
 
 /// S4.2, S4.6: signals end the daemon, too; the second one at once, with the data left in the store.

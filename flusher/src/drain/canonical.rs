@@ -160,6 +160,8 @@ impl Job {
         }
         Ok(match self.damaged.take() {
             Some(trouble) => Attempt::Damaged(trouble),
+            // What is left was written since, or cut again and again.
+            None if scope == Scope::Everything => Attempt::Passed,
             None => Attempt::Dirty,
         })
     }

@@ -61,6 +61,8 @@ impl From<Stopping> for Halt {
 enum Attempt {
     Clean,
     Dirty,
+    /// See [`Outcome::Passed`].
+    Passed,
     Damaged(Trouble),
 }
 
@@ -263,6 +265,10 @@ fn outcome(file: &File, scope: Scope, ended: Result<Attempt, Halt>) -> Outcome {
                 file.clear_error();
             }
             Outcome::Dirty
+        }
+        Ok(Attempt::Passed) => {
+            file.clear_error();
+            Outcome::Passed
         }
         Ok(Attempt::Damaged(trouble)) => {
             trouble::stick(file, &trouble);

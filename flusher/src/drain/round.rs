@@ -35,8 +35,10 @@ const WINDOW: usize = 1024;
 /// How a round went for this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Round {
-    /// There is nothing that the canonical file does not have, or it has it now.
+    /// The canonical file has everything that was published when the round began.
     Over,
+    /// It has what an earlier plan covers; there may be more.
+    Earlier,
     /// Other nodes are at it.
     Others,
 }
@@ -91,6 +93,7 @@ pub(super) async fn go(
         kept: mirror.map(Keeping::new),
         pulse: pulse.clone(),
     });
+    let is_new = view.plan().is_none();
     let plan = match view.plan() {
         Some(plan) => plan.clone(),
         None => {
@@ -122,7 +125,11 @@ pub(super) async fn go(
     if let Some(keeping) = job.kept.as_ref().filter(|_| over && file.is_settled()) {
         keeping.complete();
     }
-    Ok(if over { Round::Over } else { Round::Others })
+    Ok(match over {
+        true if is_new => Round::Over,
+        true => Round::Earlier,
+        false => Round::Others,
+    })
 }
 
 async fn current_term(

@@ -106,12 +106,12 @@ fn ended_with(
         Err(Halt::Stopping) => Outcome::Stopped,
     };
     match outcome {
-        Outcome::Clean | Outcome::Dirty if together.remove_idle(file) => {
+        Outcome::Clean | Outcome::Dirty | Outcome::Passed if together.remove_idle(file) => {
             file.clear_error();
             shared.canonicals.finished(file.id());
             Outcome::Clean
         }
-        Outcome::Clean => Outcome::Dirty,
+        Outcome::Clean => Outcome::Passed,
         other => other,
     }
 }
@@ -199,7 +199,8 @@ async fn step(
                 keep(peers, file, &name, promises).await?;
             }
             let gone_on = !file.published_view().is_empty();
-            if !(outcome == Outcome::Dirty && gone_on) {
+            let goes_on = matches!(outcome, Outcome::Dirty | Outcome::Passed);
+            if !(goes_on && gone_on) {
                 return Ok(outcome);
             }
         }
@@ -226,9 +227,13 @@ async fn step(
         // The last one to go clears up: whoever has the term does so when it ends.
         drop(take_term(peers, file, &name).await?);
     }
-    let made_room = had_some && round == Round::Over;
+    let made_room = had_some && round != Round::Others;
+    let is_all = unpublished.is_none() && scope == Scope::Everything;
     if let Some(trouble) = unpublished.filter(|_| !made_room) {
         return Err(Halt::Trouble(trouble));
+    }
+    if round == Round::Over && is_all {
+        return Ok(Outcome::Passed);
     }
     if round == Round::Others {
         shared.sleep(LOOK_AGAIN).await;

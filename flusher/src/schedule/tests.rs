@@ -162,3 +162,34 @@ fn partial_stripes_linger_since_the_last_sweep() {
     s.finish(FILE, Outcome::Dirty, &settings(), now + linger);
     assert!(!s.facts(FILE, linger, now + linger).lingered);
 }
+
+/// S4.6: what was undrained at some time is drained when a job that began later got through, however busy
+/// the file is, or when it was clean meanwhile.
+#[test]
+fn a_busy_file_gets_through() {
+    let begin = Instant::now();
+    let at = |ms| begin + Duration::from_millis(ms);
+    let mut s = Schedule::default();
+    let pass = |s: &mut Schedule, ms, outcome| {
+        s.start(FILE, Scope::Everything, at(ms));
+        s.wake(FILE, at(ms), at(ms));
+        s.finish(FILE, outcome, &settings(), at(ms + 1));
+    };
+    s.request(FILE, begin);
+    assert!(!s.is_through(FILE, at(5)), "no job yet");
+    pass(&mut s, 4, Outcome::Passed);
+    assert!(!s.is_through(FILE, at(5)), "that one began before");
+    pass(&mut s, 10, Outcome::Dirty);
+    pass(&mut s, 20, Outcome::Failed);
+    assert!(!s.is_through(FILE, at(5)), "none got through");
+    pass(&mut s, 30, Outcome::Passed);
+    assert!(s.is_through(FILE, at(5)));
+    assert!(!s.is_through(FILE, at(30)));
+    pass(&mut s, 40, Outcome::Clean);
+    assert!(s.is_through(FILE, at(30)), "a new life began behind it");
+    s.forget(FILE);
+    assert!(s.is_through(FILE, at(50)), "it is clean");
+    s.wake(FILE, at(60), at(60));
+    assert!(s.is_through(FILE, at(50)), "it was clean");
+    assert!(!s.is_through(FILE, at(60)));
+}

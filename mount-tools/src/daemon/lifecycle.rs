@@ -8,8 +8,8 @@
 //! ```
 //!
 //! One stop at a time. `stop` runs on the thread of whoever asked (a control connection, a
-//! signal); `close` on the daemon's main thread, when the session has ended. Data written between
-//! the drain and the unmount is drained in `close`, from behind the mount that is gone.
+//! signal); `close` on the daemon's main thread, when the session has ended. Data written after the
+//! drain has begun is drained in `close`, from behind the mount that is gone.
 //!
 //! # What may keep it
 //! Nothing. The kernel ends the session with the last copy of the mount, and any user can keep one in
@@ -25,6 +25,7 @@
 //! The daemon never makes a request to its own mount (not even a `stat` for its device number): killed
 //! while it waits for itself, it could not end.
 
+use super::undrained;
 use crate::control::protocol::{Reason, Refusal};
 use crate::{holders, units};
 use flusher::{Flusher, Progress, Selection, Verdict};
@@ -111,6 +112,8 @@ pub struct Lifecycle {
 const CUT: Duration = Duration::from_secs(2);
 /// What arrived between the drain and the unmount is little; it gets this long at most.
 const LATE_DRAIN: Duration = Duration::from_secs(120);
+/// The drain before the unmount looks so often whether much was written while it went on.
+const PASSES: usize = 3;
 /// A drain that does not get on is looked at again so often when the mount is gone.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -312,8 +315,10 @@ impl Lifecycle {
         }
     }
 
-    /// False when the drain was cut short by someone in a hurry. `now` says what has become of the
-    /// mount if it fails.
+    /// Drains what was written before it began. A job or a copy of the mount that goes on writing does not keep
+    /// it: what it writes meanwhile is drained when the mount is gone, and nothing writes any more.
+    /// False when the drain was cut short by another stop, which does not want to wait. `now` says what has
+    /// become of the mount if it fails.
     fn drain(
         &self,
         now: &str,
@@ -321,47 +326,22 @@ impl Lifecycle {
         watch: &mut dyn FnMut(&Progress) -> bool,
     ) -> Result<bool, Refusal> {
         let hurry = || self.hurry.load(Ordering::Acquire);
-        let handle = self.flusher.drain(Selection::All);
-        let mut asker_left = false;
-        let verdict = handle.wait_with(deadline, |progress| {
-            asker_left = !watch(progress);
-            !asker_left && !hurry()
-        });
-        if verdict == Verdict::Drained {
-            return Ok(true);
-        }
-        if hurry() {
-            return Ok(false);
-        }
-        if asker_left {
-            return Err(Refusal::new(
-                Reason::StillDirty,
-                "nobody waits for the umount any more",
-            ));
-        }
-        let progress = handle.progress();
-        let left = progress.total - progress.done;
-        Err(match verdict {
-            Verdict::Failed => {
-                let first = progress.errors.first();
-                let why = first.map_or("the drain does not get on", |e| e.error.message.as_str());
-                Refusal::new(
-                    Reason::Failed,
-                    format!(
-                        "{} cannot be drained ({why}); {now}. Mend that and try again, or leave the data in the store with --keep",
-                        units::files(progress.files)
-                    ),
-                )
+        for _ in 0..PASSES {
+            let handle = self.flusher.drain(Selection::Now);
+            let mut asker_left = false;
+            let verdict = handle.wait_with(deadline, |progress| {
+                asker_left = !watch(progress);
+                !asker_left && !hurry()
+            });
+            match verdict {
+                Verdict::Drained if self.flusher.progress().files == 0 => break,
+                Verdict::Drained => {}
+                _ if hurry() => return Ok(false),
+                _ if asker_left => return Err(undrained::asker_left()),
+                verdict => return Err(undrained::refusal(verdict, &handle.progress(), now)),
             }
-            _ => Refusal::new(
-                Reason::StillDirty,
-                format!(
-                    "{} in {} are not drained yet; {now}. Give it more time, or leave the data in the store with --keep",
-                    units::bytes(left),
-                    units::files(progress.files)
-                ),
-            ),
-        })
+        }
+        Ok(true)
     }
 
     fn take_away(&self, stop: Stop) -> Result<(), Refusal> {

@@ -20,6 +20,7 @@ mod mount_table;
 pub mod privileges;
 mod probe;
 mod signals;
+mod undrained;
 mod verbs;
 pub mod wiring;
 
