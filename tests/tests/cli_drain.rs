@@ -201,6 +201,31 @@ fn drain_of_a_directory() {
     bay.finish();
 }
 
+/// S4.1: what is below a directory is what is there now, also if nothing has looked at it since the start.
+#[test]
+fn drain_of_a_directory_that_was_renamed_after_a_restart() {
+    let mut bay = Bay::new(Drain::Never);
+    bay.set("drain-rate", "1MiB");
+    bay.start();
+    for dir in ["d/below", "other"] {
+        fs::create_dir_all(bay.path(dir)).expect("mkdir");
+    }
+    put(bay.path("d/below/f"), vec![1; 4 << 20]);
+    put(bay.path("other/g"), vec![2; 60_000]);
+    bay.umount_with(&["--keep"]);
+    bay.start();
+    fs::rename(bay.path("d"), bay.path("e")).expect("rename");
+    let dir = bay.path("e");
+    let out = bay.run(["drain", str(&dir)]);
+    assert_eq!(code(&out), STILL_DIRTY, "{}", text(&out));
+    let out = bay.run(["drain", str(&dir), "--wait"]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    let below = bay.canonical("e/below/f");
+    assert_same("drained", &get(below), &vec![1; 4 << 20]);
+    assert_eq!(bay.status().undrained(), 60_000, "the rest stays");
+    bay.finish();
+}
+
 /// S5.5: recover drains a store whose daemon is gone; --dry-run only looks.
 #[test]
 fn recover() {

@@ -18,9 +18,11 @@ use super::identity::{self, Handles, Identified};
 use super::{Backing, dirent, sys};
 use crate::types::RESERVED_NAME;
 use layout_index::{DiskFile, FileId, Intro, RealFile, Version};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A canonical file whose changes are made with a user's identity: quotas and reserved blocks
@@ -133,6 +135,29 @@ impl Backing {
     /// Finds it without opening it.
     pub fn find(&self, id: FileId, intro: &Intro) -> io::Result<Option<OwnedFd>> {
         self.find_canonical(id, intro)
+    }
+
+    /// Where the file is now, below the root, if the path of its first write or its handle say so. Nothing is
+    /// searched: `None` if that is not known.
+    pub fn place_of(&self, id: FileId, intro: &Intro) -> io::Result<Option<PathBuf>> {
+        let hint = PathBuf::from(OsString::from_vec(intro.path.clone()));
+        if let Some(path) = self.confirm(id, Some(hint))? {
+            return Ok(Some(path));
+        }
+        let ByHandle::Found(fd) = self.by_handle(id, &intro.handle)? else {
+            return Ok(None);
+        };
+        self.confirm(id, self.known_path(fd.as_fd())?)
+    }
+
+    /// The path, if it leads to this file: the kernel may know one from before a rename on another node, and of a
+    /// file that was opened by its handle none at all.
+    pub fn confirm(&self, id: FileId, path: Option<PathBuf>) -> io::Result<Option<PathBuf>> {
+        let Some(path) = path else { return Ok(None) };
+        match self.by_path(id, path.as_os_str().as_bytes())? {
+            ByPath::Found(_) => Ok(Some(path)),
+            ByPath::NotThere | ByPath::Unknown => Ok(None),
+        }
     }
 
     fn find_canonical(&self, id: FileId, intro: &Intro) -> io::Result<Option<OwnedFd>> {

@@ -60,6 +60,19 @@ impl Overlay {
         self.backing.relative_path(found.as_fd()).ok().flatten()
     }
 
+    /// Where the file is at this moment, below the backing. `None` if it has no name, or if only a search would
+    /// tell. Asks the backing, and waits for it: `status` must not.
+    pub fn place_of(&self, id: FileId) -> io::Result<Option<PathBuf>> {
+        if let Some(inode) = self.inodes.get_by_id(&id) {
+            let path = self.backing.known_path(inode.fd())?;
+            return self.backing.confirm(id, path);
+        }
+        match self.store().lookup(id) {
+            Some(file) => self.backing.place_of(id, &file.hint()),
+            None => Ok(None),
+        }
+    }
+
     /// The file with this node number, if the kernel knows it.
     pub fn id_of(&self, node: u64) -> Option<FileId> {
         let inode = self.inodes.get(node)?;

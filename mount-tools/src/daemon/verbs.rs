@@ -26,8 +26,10 @@ use std::time::{Duration, Instant};
 
 /// What only the file system knows of a file.
 pub trait Names: Send + Sync {
-    /// Below the mount; `None` when it has no name.
+    /// Below the mount, as far as is known without asking the backing; `None` when it has no name.
     fn path_of(&self, id: FileId) -> Option<PathBuf>;
+    /// Where it is now, below the mount; `None` when that is not known. May wait for the backing.
+    fn place_of(&self, id: FileId) -> Option<PathBuf>;
     /// The file with this node number, if the kernel knows it.
     fn id_of(&self, ino: u64) -> Option<FileId>;
     fn open_handles(&self) -> usize;
@@ -127,9 +129,9 @@ impl Node {
             Target::Directory(path) => {
                 let dir = path.to_path();
                 files.retain(|f| {
-                    // Where a file is that was published before this start is not always known.
-                    let path = self.names.path_of(f.id());
-                    path.is_none_or(|path| is_below(&path, &dir))
+                    // Where nothing has looked a file up since the start, that is not always known.
+                    let place = self.names.place_of(f.id());
+                    place.is_none_or(|place| is_below(&place, &dir))
                 });
             }
         }

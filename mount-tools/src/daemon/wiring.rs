@@ -416,6 +416,14 @@ impl Names for View {
         self.0.path_of(id)
     }
 
+    fn place_of(&self, id: FileId) -> Option<PathBuf> {
+        let place = self.0.place_of(id);
+        place.unwrap_or_else(|error| {
+            tracing::info!(file = %id, %error, "the backing does not say where it is");
+            None
+        })
+    }
+
     fn id_of(&self, ino: u64) -> Option<FileId> {
         self.0.id_of(ino)
     }
