@@ -1,5 +1,6 @@
 //! The one place where an error becomes the number that a system call returns.
 
+use crate::places::WaitEnd;
 use layout_index::StoreError;
 use std::io;
 
@@ -53,6 +54,9 @@ pub enum FsError {
     /// No descriptor or no thread for one more.
     #[error("no more locks can be had")]
     NoLocks,
+    /// A request would have to wait, and its user has too many that do.
+    #[error("too many requests of this user wait already")]
+    Crowded,
     /// A wait was ended by a signal.
     #[error("interrupted")]
     Interrupted,
@@ -86,7 +90,7 @@ impl FsError {
             FsError::TooManyFiles => libc::ENFILE,
             FsError::Unsettled | FsError::NoTurn => libc::ETIMEDOUT,
             FsError::Pages(_) | FsError::NoPublisher => libc::EIO,
-            FsError::Locked => libc::EAGAIN,
+            FsError::Locked | FsError::Crowded => libc::EAGAIN,
             FsError::NoLocks => libc::ENOLCK,
             FsError::Interrupted => libc::EINTR,
             FsError::Drain { errno, .. } => *errno,
@@ -106,9 +110,20 @@ impl FsError {
         match self {
             // The store's disk or the backing; only a broken one is news.
             FsError::Store(StoreError::Io { source, .. }) => io_errno(source) == libc::EIO,
-            FsError::Store(StoreError::Full | StoreError::Busy | StoreError::Interrupted) => false,
+            FsError::Store(
+                StoreError::Full | StoreError::Busy | StoreError::Interrupted | StoreError::Crowded,
+            ) => false,
             FsError::Store(_) | FsError::Pages(_) | FsError::NoPublisher => true,
             _ => false,
+        }
+    }
+}
+
+impl From<WaitEnd> for FsError {
+    fn from(end: WaitEnd) -> Self {
+        match end {
+            WaitEnd::Gone => FsError::Interrupted,
+            WaitEnd::Crowded => FsError::Crowded,
         }
     }
 }
@@ -133,7 +148,7 @@ fn store_errno(e: &StoreError) -> i32 {
     match e {
         // The callers write through instead; if they cannot, the node has no room.
         StoreError::Full => libc::ENOSPC,
-        StoreError::Busy => libc::EAGAIN,
+        StoreError::Busy | StoreError::Crowded => libc::EAGAIN,
         StoreError::Io { source, .. } | StoreError::Shared { source, .. } => io_errno(source),
         StoreError::Awaited { .. } | StoreError::Appending { .. } | StoreError::Restless(_) => {
             libc::ETIMEDOUT

@@ -7,9 +7,11 @@
 //!
 //! # Working and waiting
 //! A request begins at a *working* place: it computes, and calls the backing. Before it waits for another node, a
-//! lock or the process that drops pages it moves to a *waiting* place ([`leave_work`], [`pause`]),
+//! lock or the process that drops pages it moves to a *waiting* place ([`may_wait`], [`pause`]),
 //! and its working place is free. Waiting places are shared out by the same rule. If the user has no more of
-//! them the request waits where it is, and takes part of that user's working places only.
+//! them the wait ends at once, with an error ([`WaitEnd::Crowded`]): requests that stayed where they are would take
+//! the working places of all users, if there are users enough. Only publications do stay
+//! ([`leave_work`]): a close, an fsync or an unlock must not fail for that.
 //!
 //! # Ending a wait
 //! The transport does not tell when a caller is interrupted (docs/decisions/0009-locks-across-nodes.md), so
@@ -31,7 +33,7 @@ use std::time::{Duration, Instant};
 
 /// Places of each kind, for all users.
 const WORKING: usize = 512;
-const WAITING: usize = 1024;
+const WAITING: usize = 4096;
 
 /// A thread without work ends after this.
 const IDLE: Duration = Duration::from_secs(10);
@@ -293,7 +295,17 @@ impl Places {
     }
 }
 
-/// This thread's request is about to wait. True if it takes none of the working places while it does.
+/// Why a wait of a request is over before what it waited for has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// The caller was killed, or no answer is heard any more.
+    Gone,
+    /// The caller's user has no place left where a request may wait.
+    Crowded,
+}
+
+/// This thread's request is about to wait, and must not fail. True if it takes none of the working places while it
+/// does.
 pub fn leave_work() -> bool {
     let left = CURRENT.with_borrow_mut(|current| {
         let current = current.as_mut()?;
@@ -311,11 +323,23 @@ pub fn leave_work() -> bool {
     }
 }
 
-/// Waits, and no longer than `limit`. False if the wait is over: the caller was killed, or no answer is heard any more.
-pub fn pause(limit: Duration) -> bool {
-    leave_work();
+/// This thread's request is about to wait for what others may keep from it for long. An error if its user has no
+/// place for that.
+pub fn may_wait() -> Result<(), WaitEnd> {
+    match leave_work() {
+        true => Ok(()),
+        false => Err(WaitEnd::Crowded),
+    }
+}
+
+/// Waits, and no longer than `limit`.
+pub fn pause(limit: Duration) -> Result<(), WaitEnd> {
+    may_wait()?;
     std::thread::sleep(limit);
-    goes_on()
+    match goes_on() {
+        true => Ok(()),
+        false => Err(WaitEnd::Gone),
+    }
 }
 
 /// Whether a wait of this thread's request goes on; see [`pause`]. Cheap enough to be asked often.

@@ -96,6 +96,9 @@ pub enum StoreError {
     /// The caller of a request that waited for other nodes was killed.
     #[error("the caller is gone")]
     Interrupted,
+    /// A request would have to wait for other nodes, and its user has too many that do.
+    #[error("too many requests of this user wait already")]
+    Crowded,
     /// It was looked at again and again, and never was the same twice.
     #[error("file {0}: other nodes publish it faster than it can be looked at; try again")]
     Restless(FileId),

@@ -50,9 +50,7 @@ impl Overlay {
             if Instant::now() >= deadline {
                 return Err(FsError::NoTurn);
             }
-            if !places::pause(pause) {
-                return Err(FsError::Interrupted);
-            }
+            places::pause(pause)?;
             pause = (pause * 2).min(LONGEST);
         }
         self.refresh(inode, file, Wait::ForOthers)?;

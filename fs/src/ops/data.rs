@@ -316,9 +316,7 @@ impl Patience {
 
     fn pause(&mut self) -> Result<()> {
         self.is_left()?;
-        if !places::pause(self.pause) {
-            return Err(FsError::Interrupted);
-        }
+        places::pause(self.pause)?;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         Ok(())
     }

@@ -21,10 +21,10 @@ use crate::backing::sys::{self, Stat};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
-use crate::places;
+use crate::places::{self, WaitEnd};
 use crate::types::{Caller, ROOT, Time};
 pub use layout_index::policy::{Close, Fsync};
-use layout_index::{Canonical, File, Peers, StickyError, Wait};
+use layout_index::{Canonical, File, Peers, StickyError, StoreError, Wait};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub struct Others {
 
 impl Others {
     pub fn new(peers: Arc<Peers>, close: Close, fsync: Fsync) -> Others {
-        peers.set_pause(places::pause);
+        peers.set_pause(pause);
         Others {
             peers,
             close,
@@ -87,6 +87,14 @@ impl Others {
     pub(super) fn patience(&self, file: &File) -> Duration {
         self.peers.patience(file)
     }
+}
+
+/// As the store calls it.
+fn pause(time: Duration) -> layout_index::Result<()> {
+    places::pause(time).map_err(|end| match end {
+        WaitEnd::Gone => StoreError::Interrupted,
+        WaitEnd::Crowded => StoreError::Crowded,
+    })
 }
 
 fn not_published(error: StickyError) -> FsError {
@@ -183,7 +191,7 @@ impl Overlay {
         if file.is_settled() {
             return Ok(());
         }
-        places::leave_work();
+        places::may_wait()?;
         match publisher.settle(file, &places::goes_on) {
             true => Ok(()),
             false if !places::goes_on() => Err(FsError::Interrupted),
@@ -203,7 +211,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Goes on when the caller is killed: what it locked must not be free before its bytes are published.
+    /// Goes on when the caller is killed, and where its user has no place to wait: what it locked must not be free
+    /// before its bytes are published.
     pub(super) fn publish_bytes(&self, file: &Arc<File>) -> Result<()> {
         let Some(others) = &self.others else {
             return Ok(());
@@ -289,11 +298,15 @@ impl Overlay {
         let Some(name) = self.base_name(inode) else {
             return Ok(());
         };
+        if !others.last.lock().contains_key(&name) {
+            return Ok(());
+        }
+        // First: what is left is waited for by the next open otherwise.
+        places::may_wait()?;
         let last = others.last.lock().remove(&name);
         let Some(last) = last else {
             return Ok(());
         };
-        places::leave_work();
         let publisher = others.publisher()?;
         publisher
             .deliver(&last, &places::goes_on)

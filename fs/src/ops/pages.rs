@@ -93,10 +93,7 @@ impl Overlay {
 
     /// Does what waits for the helper process, unless too many requests of the user wait already.
     pub(super) fn waiting_for_helper<T>(&self, wait: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !places::leave_work() {
-            let many = "too many requests of this user wait already";
-            return Err(FsError::Pages(io::Error::other(many)));
-        }
+        places::may_wait()?;
         wait()
     }
 }

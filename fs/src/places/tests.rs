@@ -66,7 +66,7 @@ fn one_user_leaves_places_to_others() {
     told.recv_timeout(LONG).expect("its turn comes");
 }
 
-/// S8.17: what waits takes no working places, until the user's waiting ones are used up.
+/// S8.17: what waits takes no working places, unless it must not fail and the user's waiting ones are used up.
 #[test]
 fn waiting_requests_give_their_places_up() {
     let places = Arc::new(Places::default());
@@ -82,6 +82,35 @@ fn waiting_requests_give_their_places_up() {
     drop(held);
     // Its turn comes; which kind of place is free first is open.
     more.begins();
+}
+
+/// S8.17: waits that find no place end with an error, so that many users' take no working place for long.
+#[test]
+fn waits_without_a_place_end() {
+    const USERS: u32 = 64;
+    const EACH: usize = 32;
+    let places = Arc::new(Places::default());
+    {
+        let mut state = places.state.lock();
+        for uid in 0..USERS {
+            state.users.entry(uid).or_default().waiting = WAITING / USERS as usize;
+        }
+        state.waiting = WAITING;
+    }
+    let (tell, told) = channel();
+    for uid in 0..USERS {
+        for _ in 0..EACH {
+            let tell = tell.clone();
+            places.run(of(uid), move || {
+                tell.send(pause(Duration::ZERO).err()).unwrap();
+            });
+        }
+    }
+    for _ in 0..EACH * USERS as usize {
+        let end = told.recv_timeout(LONG).expect("each is answered");
+        assert_eq!(end, Some(WaitEnd::Crowded));
+    }
+    answered(&places, BOB);
 }
 
 #[test]
@@ -104,7 +133,7 @@ fn waits_end_with_the_mount() {
     let places = Arc::new(Places::default());
     let (tell, told) = channel();
     places.run(of(ALICE), move || {
-        while pause(Duration::from_millis(1)) {}
+        while pause(Duration::from_millis(1)).is_ok() {}
         tell.send(()).unwrap();
     });
     places.end();

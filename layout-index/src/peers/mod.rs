@@ -55,8 +55,8 @@ pub struct Canonical {
     pub uid: u32,
 }
 
-/// Waits for so long; false if the caller of the request is gone.
-pub type Pause = fn(Duration) -> bool;
+/// Waits for so long, unless the request must end: `Interrupted`, `Crowded`.
+pub type Pause = fn(Duration) -> Result<()>;
 
 /// Asks the backing for it.
 pub type AskCanonical<'a> = &'a dyn Fn() -> io::Result<Canonical>;
@@ -163,14 +163,13 @@ impl Peers {
     }
 
     fn pause(&self, time: Duration) -> Result<()> {
-        let goes_on = match self.pause.get() {
+        match self.pause.get() {
             Some(pause) => pause(time),
             None => {
                 std::thread::sleep(time);
-                true
+                Ok(())
             }
-        };
-        goes_on.then_some(()).ok_or(StoreError::Interrupted)
+        }
     }
 
     /// `patience` is how long an open waits for what another node has yet to publish.
