@@ -12,7 +12,7 @@ use forebay_tests::users::{ALICE, as_user};
 use forebay_tests::wait::{LONG, wait_until};
 use nix::sys::signal::Signal;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// A request is answered, and a killed process is gone, before this.
 const SOON: Duration = Duration::from_secs(10);
 
-/// More than there are places for waiting requests of one user and of all working ones together.
+/// More than there are places for working requests of all users together.
 const MANY: usize = 600;
 
 fn of_alice(bay: &Bay) -> PathBuf {
@@ -36,21 +36,32 @@ fn of_alice(bay: &Bay) -> PathBuf {
     dir
 }
 
-/// A backing without a largest file size of its own.
-struct Tmpfs(PathBuf);
+/// A file system that goes with the test.
+struct Mounted(PathBuf);
 
-impl Tmpfs {
-    fn over(dir: &Path) -> Self {
+impl Mounted {
+    /// A backing without a largest file size of its own.
+    fn tmpfs(dir: &Path) -> Self {
+        Self::new(&["-t", "tmpfs", "-o", "size=512m,mode=0777"], dir)
+    }
+
+    /// What the kernel says of FUSE connections.
+    fn fusectl(dir: &Path) -> Self {
+        Self::new(&["-t", "fusectl"], dir)
+    }
+
+    fn new(kind: &[&str], dir: &Path) -> Self {
         let made = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=512m,mode=0777", "none"])
+            .args(kind)
+            .arg("none")
             .arg(dir)
             .status();
-        assert!(made.is_ok_and(|status| status.success()), "mount a tmpfs");
+        assert!(made.is_ok_and(|status| status.success()), "mount {kind:?}");
         Self(dir.into())
     }
 }
 
-impl Drop for Tmpfs {
+impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(e) = sys::detach(&self.0) {
             eprintln!("umount -l {}: {e}", self.0.display());
@@ -95,7 +106,7 @@ impl Calls {
 #[test]
 fn searches_in_endless_files_stop_no_other_user() {
     let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    let _backing = Tmpfs::over(bay.backing());
+    let _backing = Mounted::tmpfs(bay.backing());
     bay.start();
     let dir = of_alice(&bay);
     let bystander = Bystander::beside(&bay);
@@ -128,7 +139,7 @@ fn searches_in_endless_files_stop_no_other_user() {
 #[test]
 fn reports_about_endless_files_stop_no_other_user() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
-    let _backing = Tmpfs::over(cluster.bay(0).backing());
+    let _backing = Mounted::tmpfs(cluster.bay(0).backing());
     cluster.start();
     let dir = of_alice(cluster.bay(0));
     let bystander = Bystander::beside(cluster.bay(0));
@@ -251,7 +262,8 @@ fn opens_that_wait_for_a_stopped_node_stop_no_other_user() {
 #[test]
 fn waits_for_a_turn_end() {
     let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    bay.set("absorb", "coherent")
+    // Another user's coherent file that is of the same group would wait for its turn as well.
+    bay.rules(&["match = \"alice/**\"\nabsorb = \"coherent\""])
         .set("visibility-timeout", "20s");
     bay.start();
     let dir = of_alice(&bay);
@@ -259,7 +271,6 @@ fn waits_for_a_turn_end() {
     as_user(ALICE, &[], || put(&path, [1; 4096]));
     let bystander = Bystander::beside(&bay);
     bystander.is_not_disturbed(1);
-    bystander.was_not_disturbed();
     // What a node has that stopped within its turn: the lock of the file's group.
     let locks = bay.canonical(".forebay/locks");
     let entries = fs::read_dir(locks).expect("list the locks");
@@ -271,14 +282,33 @@ fn waits_for_a_turn_end() {
     }
     let readers = Openers::start(3, &path);
     wait_until("they wait", LONG, || (readers.waiting() == 3).then_some(()));
+    bystander.is_not_disturbed(3);
     readers.kill(SOON);
     let began = Instant::now();
     let read = as_user(ALICE, &[], || fs::read(&path));
     assert_eq!(sys::errno(read, "read without a turn"), libc::ETIMEDOUT);
     assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
+    bystander.was_not_disturbed();
     drop(held);
     let read = as_user(ALICE, &[], || fs::read(&path).expect("read"));
     assert_eq!(read, [1; 4096]);
+    bay.finish();
+}
+
+/// S8.17: requests that programs do not wait for are unanswered while they wait for a place, and the kernel stops
+/// those of all users when there are too many: it keeps none back before it has to.
+#[test]
+fn the_kernel_keeps_no_requests_back() {
+    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
+    bay.start();
+    let device = fs::metadata(bay.mnt()).expect("stat the mount").dev();
+    let connections = bay.root().join("connections");
+    fs::create_dir(&connections).expect("mkdir");
+    let fusectl = Mounted::fusectl(&connections);
+    let limit = connections.join(format!("{}/max_background", libc::minor(device)));
+    let limit = fs::read_to_string(limit).expect("ask for the limit");
+    assert_eq!(limit.trim(), u16::MAX.to_string());
+    drop(fusectl);
     bay.finish();
 }
 

@@ -40,9 +40,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Asynchronous requests that the kernel sends before it keeps them back, releases among them: more than one user
-/// has places for ([`crate::places`]), so that requests that wait do not stop those of others.
-const MAX_BACKGROUND: u16 = 1024;
+/// Asynchronous requests (AIO, read-ahead, releases) that the kernel sends before it keeps all further ones back,
+/// whoever asks. Those that wait for a place ([`crate::places`]) count as well, for they are not answered: one user's
+/// must not fill this, so it is the most that the kernel takes.
+const MAX_BACKGROUND: u16 = u16::MAX;
 
 const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_ATOMIC_O_TRUNC,
