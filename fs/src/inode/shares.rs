@@ -1,14 +1,18 @@
-//! Whose descriptors are in use. One user must not take those of all: each has at most half of them, all
-//! users together leave an eighth to root, which could not inspect the mount otherwise.
+//! Whose descriptors are in use. One user must not take those of all: a user gets one more while more are free
+//! than the user has (alone a half, two users a third each, and so on), so that one who has none finds one, whatever
+//! others do. All users together leave an eighth to root, which could not inspect the mount otherwise.
 
 use std::collections::HashMap;
 
 /// How many descriptors there are for what.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// No new node when nodes and handles together have this many descriptors.
     pub nodes: usize,
     /// No new handle either.
     pub handles: usize,
+    /// What users share, whatever for: handles must not take what root needs for nodes.
+    pub users: usize,
 }
 
 impl Limits {
@@ -16,15 +20,17 @@ impl Limits {
     /// drain and whatever a request opens for a moment.
     pub fn of(descriptors: usize) -> Self {
         let kept = (descriptors / 2).min(4096);
+        let nodes = descriptors - kept;
         Self {
-            nodes: descriptors - kept,
+            nodes,
             handles: descriptors - kept / 2,
+            users: nodes - nodes / 8,
         }
     }
 }
 
-/// Descriptors in use, by user: of nodes that the user looked up first, and of handles that the user
-/// opened.
+/// Descriptors in use, by user: of nodes that the user looked up first, of handles that the user
+/// opened, and of locks that the user asked for.
 #[derive(Default)]
 pub(super) struct Shares(HashMap<u32, usize>);
 
@@ -33,19 +39,21 @@ impl Shares {
         self.0.get(&uid).copied().unwrap_or(0)
     }
 
-    /// How many of `most` one user may have. Root, and a user whose own daemon this is, may have all.
-    pub fn most(uid: u32, most: usize) -> usize {
-        if is_trusted(uid) { most } else { most / 2 }
+    /// How many the user may have while others have what they have, if `in_use` of `users` are taken. `None`: root, and
+    /// a user whose own daemon this is, may have all.
+    pub fn most(&self, uid: u32, in_use: usize, users: usize) -> Option<usize> {
+        if is_trusted(uid) {
+            return None;
+        }
+        let others = in_use.saturating_sub(self.of(uid));
+        Some(users.saturating_sub(others).div_ceil(2))
     }
 
-    /// The user may have one more when `in_use` of `most` are taken.
-    pub fn allow(&self, uid: u32, in_use: usize, most: usize) -> bool {
-        let for_all = if is_trusted(uid) {
-            most
-        } else {
-            most - most / 8
-        };
-        in_use < for_all && self.of(uid) < Self::most(uid, most)
+    /// The user may have one more when `in_use` are taken: of `most` for this purpose, and of `users` that all
+    /// users share.
+    pub fn allow(&self, uid: u32, in_use: usize, most: usize, users: usize) -> bool {
+        let share = self.most(uid, in_use, users);
+        in_use < most && share.is_none_or(|share| self.of(uid) < share)
     }
 
     pub fn take(&mut self, uid: u32) {
@@ -70,22 +78,59 @@ fn is_trusted(uid: u32) -> bool {
 mod tests {
     use super::*;
 
+    /// Gives `uid` as many as it can have.
+    fn fill(shares: &mut Shares, uid: u32, in_use: &mut usize, most: usize, users: usize) {
+        while shares.allow(uid, *in_use, most, users) {
+            shares.take(uid);
+            *in_use += 1;
+        }
+    }
+
+    /// S8.14: whoever has none gets one, and root has some left.
     #[test]
-    fn one_user_leaves_room_for_others_and_all_leave_some_for_root() {
+    fn users_leave_room_for_others_and_all_leave_some_for_root() {
         let mut shares = Shares::default();
         let mut in_use = 0;
-        for uid in [1000, 1001, 1002] {
-            while shares.allow(uid, in_use, 800) {
-                shares.take(uid);
-                in_use += 1;
-            }
+        for (uid, want) in [(1000, 350), (1001, 175), (1002, 88)] {
+            fill(&mut shares, uid, &mut in_use, 800, 700);
+            assert_eq!(shares.of(uid), want);
         }
-        assert_eq!(shares.of(1000), 400);
-        assert_eq!(shares.of(1001), 300);
-        assert_eq!(shares.of(1002), 0);
-        assert!(shares.allow(0, in_use, 800), "root has some left");
-        shares.give(1000);
-        assert!(shares.allow(1002, in_use - 1, 800));
-        assert!(!shares.allow(0, 800, 800));
+        assert!(shares.allow(0, in_use, 800, 700));
+        // As they come: each gets one after the other.
+        let mut shares = Shares::default();
+        let mut in_use = 0;
+        let users = [1000, 1001, 1002, 1003, 1004, 1005];
+        while let Some(uid) = users
+            .iter()
+            .filter(|uid| shares.allow(**uid, in_use, 800, 700))
+            .min_by_key(|uid| shares.of(**uid))
+        {
+            shares.take(*uid);
+            in_use += 1;
+        }
+        for uid in users {
+            assert_eq!(shares.of(uid), 100, "of seven parts");
+        }
+        assert!(shares.allow(1006, in_use, 800, 700), "one more finds one");
+        fill(&mut shares, 0, &mut in_use, 800, 700);
+        assert_eq!(in_use, 800, "root may have the rest");
+        assert!(!shares.allow(0, in_use, 800, 700));
+        assert!(!shares.allow(1006, in_use, 800, 700));
+    }
+
+    /// S8.14: what users open and lock leaves root what it needs to look at files, however few there are.
+    #[test]
+    fn handles_leave_nodes_to_root() {
+        for descriptors in [64, 1024, 8192, 20_000, 1 << 20] {
+            let limits = Limits::of(descriptors);
+            let mut shares = Shares::default();
+            let mut in_use = 0;
+            for uid in 1000..1100 {
+                fill(&mut shares, uid, &mut in_use, limits.handles, limits.users);
+            }
+            let left = limits.nodes - in_use;
+            assert!(left >= limits.nodes / 8, "{left} of {limits:?}");
+            assert!(shares.allow(0, in_use, limits.nodes, limits.users));
+        }
     }
 }

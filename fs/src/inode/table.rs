@@ -89,6 +89,12 @@ impl Inner {
         self.nodes.len() + self.handles
     }
 
+    /// The user may have one more descriptor for something of which there may be `most`.
+    fn allows(&self, uid: u32, most: usize) -> bool {
+        let users = self.limits.users;
+        self.shares.allow(uid, self.in_use(), most, users)
+    }
+
     /// While there are descriptors enough, a dirty file keeps its own: then it is found at once, and its
     /// name is known after a rename. Without it a file is opened by its handle, or else by the path that it had, and
     /// searched for if it was renamed: so it gives its descriptor back later where handles lead nowhere.
@@ -101,13 +107,12 @@ impl Inner {
     /// be.
     fn shortage(&self, uid: u32) -> Option<(Option<u32>, usize, usize)> {
         let (all, most) = (self.in_use(), self.limits.nodes);
-        let (own, share) = (self.shares.of(uid), Shares::most(uid, most));
-        if all >= most - most / 4 {
-            Some((None, all, most / 2))
-        } else if own >= share / 2 && share < most {
-            Some((Some(uid), own, share / 4))
-        } else {
-            None
+        let own = self.shares.of(uid);
+        let share = self.shares.most(uid, all, self.limits.users);
+        match share {
+            _ if all >= most - most / 4 => Some((None, all, most / 2)),
+            Some(share) if own >= share / 2 && own > 0 => Some((Some(uid), own, share / 4)),
+            _ => None,
         }
     }
 
@@ -169,8 +174,7 @@ impl InodeTable {
     /// A new node of this user would be taken in now.
     pub fn has_room(&self, uid: u32) -> bool {
         let inner = self.inner.lock();
-        let most = inner.limits.nodes;
-        inner.shares.allow(uid, inner.in_use(), most)
+        inner.allows(uid, inner.limits.nodes)
     }
 
     pub fn get(&self, node: u64) -> Option<Arc<Inode>> {
@@ -210,8 +214,7 @@ impl InodeTable {
             entry.place = place.or(entry.place.take());
             return Some(entry.inode.clone());
         }
-        let most = inner.limits.nodes;
-        if !inner.shares.allow(uid, inner.in_use(), most) {
+        if !inner.allows(uid, inner.limits.nodes) {
             return None;
         }
         inner.shares.take(uid);
@@ -288,8 +291,7 @@ impl InodeTable {
 
     pub fn add_handle(&self, node: u64, uid: u32) -> Result<(), NoHandle> {
         let mut inner = self.inner.lock();
-        let most = inner.limits.handles;
-        let allowed = inner.shares.allow(uid, inner.in_use(), most);
+        let allowed = inner.allows(uid, inner.limits.handles);
         let entry = inner.nodes.get_mut(&node).ok_or(NoHandle::Unknown)?;
         if !allowed {
             return Err(NoHandle::Full);

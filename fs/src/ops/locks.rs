@@ -151,7 +151,7 @@ impl Overlay {
         let Some(piece) = ask.piece()? else {
             return self.unlock(&handle, ask.owner, ask.span()?);
         };
-        let user = self.lock_user(&handle.inode, ask.owner)?;
+        let user = self.lock_user(&handle.inode, ask.owner, ask.asker.uid)?;
         match self.take_lock(&handle, &user, piece)? {
             true => Ok(()),
             false => Err(FsError::Locked),

@@ -6,7 +6,7 @@
 //!
 //! An owner is in the table while it holds something or somebody uses it (waits for a lock with
 //! it): taking it out earlier would give one owner two descriptions, which exclude each other.
-//! It counts as a handle of its node for as long.
+//! It counts as a handle of its node for as long, in the share of the user who asked.
 
 use super::held::{Held, Piece};
 use crate::backing::ofd::{self, LockKind, Span};
@@ -21,9 +21,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Stands for the user of all descriptors that locks take: together these have one user's share.
-const ALL_LOCKS: u32 = u32::MAX - 1;
 
 #[derive(Default)]
 pub struct LockTable {
@@ -43,6 +40,8 @@ struct Slot {
     description: Arc<Mutex<Description>>,
     held: Held,
     users: usize,
+    /// Whose share its descriptor counts in: of the one who asked first.
+    uid: u32,
 }
 
 impl LockTable {
@@ -161,20 +160,23 @@ pub struct User<'a> {
 }
 
 impl Overlay {
-    pub(super) fn lock_user(&self, inode: &Arc<Inode>, owner: u64) -> Result<User<'_>> {
+    pub(super) fn lock_user(&self, inode: &Arc<Inode>, owner: u64, uid: u32) -> Result<User<'_>> {
         let mut files = self.locks.table.files.lock();
         let known = files
             .get(&inode.node)
             .is_some_and(|file| file.owners.contains_key(&owner));
         if !known {
-            self.need_handle(inode.node, ALL_LOCKS)
-                .map_err(|e| match e {
-                    FsError::TooManyFiles => FsError::NoLocks,
-                    e => e,
-                })?;
+            self.need_handle(inode.node, uid).map_err(|e| match e {
+                FsError::TooManyFiles => FsError::NoLocks,
+                e => e,
+            })?;
         }
         let file = files.entry(inode.node).or_default();
-        let slot = file.owners.entry(owner).or_default();
+        let new = Slot {
+            uid,
+            ..Slot::default()
+        };
+        let slot = file.owners.entry(owner).or_insert(new);
         slot.users += 1;
         Ok(User {
             overlay: self,
@@ -326,18 +328,16 @@ impl Drop for User<'_> {
                 return;
             };
             slot.get_mut().users -= 1;
-            let gone = slot.get().users == 0 && slot.get().held.is_empty();
-            if gone {
-                slot.remove();
-            }
+            let is_gone = slot.get().users == 0 && slot.get().held.is_empty();
+            let gone = is_gone.then(|| slot.remove());
             if file.get().owners.is_empty() {
                 file.remove();
             }
             gone
         };
-        if gone {
+        if let Some(gone) = gone {
             self.description.lock().0 = None;
-            self.overlay.handle_gone(&self.inode, ALL_LOCKS);
+            self.overlay.handle_gone(&self.inode, gone.uid);
         }
     }
 }

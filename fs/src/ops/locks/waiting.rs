@@ -139,7 +139,7 @@ impl Overlay {
         let Some(piece) = ask.piece()? else {
             return self.set_lock(ask);
         };
-        let mut user = self.lock_user(&handle.inode, ask.owner)?;
+        let mut user = self.lock_user(&handle.inode, ask.owner, ask.asker.uid)?;
         user.wait_from_now();
         self.wait_as(&handle, &user, piece, Asker::new(ask.asker.pid))
     }
