@@ -23,6 +23,15 @@ pub trait Disk: Send + Sync + Debug {
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, removals and renames in `path` durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// A descriptor of the directory for [`Disk::sync_held`]; `None` where syncing needs none.
+    fn hold_dir(&self, _path: &Path) -> io::Result<Option<File>> {
+        Ok(None)
+    }
+    /// As [`Disk::sync_dir`] with what [`Disk::hold_dir`] gave. Opens nothing, where that gave something: it must
+    /// not fail because the process, or the machine, has too many files open.
+    fn sync_held(&self, path: &Path, _held: Option<&File>) -> io::Result<()> {
+        self.sync_dir(path)
+    }
     /// Names in a directory, in no order.
     fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>>;
     /// Free bytes for an ordinary user on the file system that holds `path`.
@@ -110,6 +119,17 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
+    }
+
+    fn hold_dir(&self, path: &Path) -> io::Result<Option<File>> {
+        File::open(path).map(Some)
+    }
+
+    fn sync_held(&self, path: &Path, held: Option<&File>) -> io::Result<()> {
+        match held {
+            Some(dir) => dir.sync_all(),
+            None => self.sync_dir(path),
+        }
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>> {

@@ -28,6 +28,7 @@ use parking_lot::{Mutex, RwLock};
 use record::{Kind, Record};
 use segment::Segment;
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -41,6 +42,8 @@ pub const LANES: usize = 4;
 pub struct Log {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
+    /// A sync must not need a descriptor that is not there at that moment.
+    held_dir: Option<File>,
     /// Secret of this store, mixed into every record's checksum.
     key: u32,
     lanes: [Mutex<Lane>; LANES],
@@ -103,6 +106,9 @@ impl Log {
         let names = disk
             .list(&dir)
             .map_err(|e| StoreError::io("list", &dir, e))?;
+        let held_dir = disk
+            .hold_dir(&dir)
+            .map_err(|e| StoreError::io("open", &dir, e))?;
         let mut segments = HashMap::new();
         let mut next = 1;
         for name in &names {
@@ -122,6 +128,7 @@ impl Log {
         Ok(Log {
             disk,
             dir,
+            held_dir,
             key,
             lanes: Default::default(),
             segments: RwLock::new(segments),
@@ -347,7 +354,7 @@ impl Log {
     fn sync_lanes(&self) -> Result<()> {
         let syncing = self.dir_syncing.lock();
         if self.dir_unsynced.swap(false, Ordering::AcqRel)
-            && let Err(e) = self.disk.sync_dir(&self.dir)
+            && let Err(e) = self.disk.sync_held(&self.dir, self.held_dir.as_ref())
         {
             self.dir_unsynced.store(true, Ordering::Release);
             return Err(StoreError::io("sync", &self.dir, e));
