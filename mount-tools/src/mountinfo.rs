@@ -1,5 +1,6 @@
 //! `/proc/self/mountinfo`: is this a Forebay mount, and which one is this path on?
 
+use crate::control::location;
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use std::ffi::OsString;
@@ -154,9 +155,19 @@ pub fn is_dead(point: &Path) -> bool {
     matches!(error, Some(Errno::ENOTCONN | Errno::ECONNABORTED))
 }
 
-/// The real path of a mount point, or of something below it. Goes through the parents when the daemon is dead and
-/// the path itself does not answer.
+/// The real path of a mount point, or of something below it. A path that is a mount point as it stands is not looked
+/// at: it may lie below a file system that hangs. Goes through the parents when the daemon is dead and the path itself
+/// does not answer.
 pub fn real_point(path: &Path) -> io::Result<PathBuf> {
+    // As the kernel writes it: without a slash at its end.
+    let absolute: PathBuf = std::path::absolute(path)?.components().collect();
+    if forebay_at(&absolute)? || location::find(&absolute).is_some() {
+        return Ok(absolute);
+    }
+    real_path(path)
+}
+
+fn real_path(path: &Path) -> io::Result<PathBuf> {
     let error = match std::fs::canonicalize(path) {
         Ok(path) => return Ok(path),
         Err(e) => e,
@@ -168,7 +179,7 @@ pub fn real_point(path: &Path) -> io::Result<PathBuf> {
     if error.raw_os_error() == Some(libc::ENOENT) || name.as_bytes() == b".." {
         return Err(error);
     }
-    Ok(real_point(parent)?.join(name))
+    Ok(real_path(parent)?.join(name))
 }
 
 #[cfg(test)]

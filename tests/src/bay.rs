@@ -154,6 +154,12 @@ impl Bay {
         self
     }
 
+    /// Mounts there, from the next start on.
+    pub fn set_mnt(&mut self, dir: &Path) -> &mut Self {
+        self.mnt = dir.into();
+        self
+    }
+
     pub fn set_backing(&mut self, dir: &Path) -> &mut Self {
         self.backing = dir.into();
         self

@@ -5,7 +5,7 @@
 //! in the kernel, or whose OST hangs, so that nothing that waits for it can be killed. Checks S4.8.
 
 use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
-use forebay_tests::cli::{BUSY, OK, STILL_DIRTY, code, str};
+use forebay_tests::cli::{BUSY, FAILED, OK, STILL_DIRTY, code, str};
 use forebay_tests::wait::{LONG, in_background, wait_until, within};
 use forebay_tests::{prereq, sys};
 use nix::sys::signal::{Signal, kill};
@@ -182,6 +182,45 @@ fn status_and_umount_keep_answer_while_the_backing_hangs(nodes: &str) {
     // The kernel lets a process end when its files are closed, which this backing has to answer.
     rig.wake();
     assert_eq!(rig.bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    rig.bay.start();
+    assert_same("kept", &get(rig.bay.path("f")), &[7; 300_000]);
+    rig.bay.umount();
+}
+
+/// S4.8: nor do they wait for a mount point that lies below the file system that hangs. The dead mount stays until
+/// that answers, and is said to.
+#[test]
+fn a_mount_point_below_what_hangs_keeps_no_command() {
+    let mut rig = Rig::new(Drain::Never, "one");
+    rig.bay.allow_log("the dead mount stays");
+    let pfs = rig.bay.backing().to_owned();
+    for dir in ["backing", "mnt"] {
+        fs::create_dir(pfs.join(dir)).expect("mkdir");
+        fs::set_permissions(pfs.join(dir), fs::Permissions::from_mode(0o777)).expect("chmod");
+    }
+    rig.bay.set_backing(&pfs.join("backing"));
+    rig.bay.set_mnt(&pfs.join("mnt"));
+    rig.bay.start();
+    put(rig.bay.path("f"), vec![7; 300_000]);
+    let mnt = rig.bay.mnt().to_owned();
+    rig.hang();
+    let out = rig.run(&["status", str(&mnt)]);
+    assert_eq!(code(&out), OK, "{}", text(&out));
+    assert!(text(&out).contains("293 KiB in 1 file"), "{}", text(&out));
+    let out = rig.run(&["umount", str(&mnt), "--keep"]);
+    assert_eq!(code(&out), FAILED, "{}", text(&out));
+    let said = text(&out);
+    assert!(
+        said.contains("293 KiB in 1 file stay in the store"),
+        "{said}"
+    );
+    assert!(said.contains("the dead mount stays"), "{said}");
+    rig.wake();
+    assert_eq!(rig.bay.wait_for_exit(), Some(0), "the daemon's exit code");
+    // Its last umount may have come through yet.
+    if sys::is_mounted(&mnt) {
+        sys::detach(&mnt).expect("take the dead mount away");
+    }
     rig.bay.start();
     assert_same("kept", &get(rig.bay.path("f")), &[7; 300_000]);
     rig.bay.umount();

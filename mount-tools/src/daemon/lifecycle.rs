@@ -25,6 +25,7 @@
 //! The daemon never makes a request to its own mount (not even a `stat` for its device number): killed
 //! while it waits for itself, it could not end.
 
+use super::point::{self, Point, UnmountFailure};
 use super::undrained;
 use crate::control::protocol::{Reason, Refusal};
 use crate::{holders, units};
@@ -36,26 +37,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-#[derive(Debug)]
-pub enum UnmountFailure {
-    Busy,
-    /// Somebody else was faster.
-    Gone,
-    Other(String),
-}
-
-/// The mount, as the kernel has it.
-pub trait Point: Send + Sync {
-    /// Takes the mount away; `lazy` detaches it from the tree even while it is in use.
-    fn unmount(&self, lazy: bool) -> Result<(), UnmountFailure>;
-    /// It is in the tree of the daemon's mount namespace.
-    fn is_mounted(&self) -> io::Result<bool>;
-    /// The number of the mounted file system.
-    fn device(&self) -> u64;
-    /// Ends the connection, also while programs use the mount.
-    fn abort(&self) -> io::Result<()>;
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -97,7 +78,9 @@ struct Session {
 }
 
 pub struct Lifecycle {
-    point: Box<dyn Point>,
+    point: Arc<dyn Point>,
+    /// The mount is dead, and in the tree still.
+    stays: AtomicBool,
     flusher: Arc<Flusher>,
     mount: PathBuf,
     stopping: Mutex<()>,
@@ -120,7 +103,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 impl Lifecycle {
     pub fn new(point: Box<dyn Point>, flusher: Arc<Flusher>, mount: PathBuf) -> Lifecycle {
         Lifecycle {
-            point,
+            point: point.into(),
+            stays: AtomicBool::new(false),
             flusher,
             mount,
             stopping: Mutex::new(()),
@@ -228,7 +212,7 @@ impl Lifecycle {
         self.drain_what_is_left();
         // `umount -f` of a busy mount ends the session, and leaves the mount in the tree.
         if matches!(*self.state.lock(), State::Left) && self.point.is_mounted().unwrap_or(false) {
-            match self.point.unmount(true) {
+            match point::unmount(&self.point, true) {
                 Ok(()) | Err(UnmountFailure::Gone) => {}
                 Err(failure) => tracing::warn!(?failure, "the dead mount stays"),
             }
@@ -302,7 +286,11 @@ impl Lifecycle {
             self.end_session();
         }
         drop(one);
-        Ok(self.until_closed())
+        let closing = self.until_closed();
+        match self.stays.load(Ordering::Acquire) {
+            true => Err(undrained::dead_mount_stays(&self.mount, &closing)),
+            false => Ok(closing),
+        }
     }
 
     fn until_closed(&self) -> Closing {
@@ -346,11 +334,28 @@ impl Lifecycle {
 
     fn take_away(&self, stop: Stop) -> Result<(), Refusal> {
         // One that was left may be in the tree still, with its connection ended from outside.
-        match self.point.unmount(!self.is_serving()) {
+        match point::unmount(&self.point, !self.is_serving()) {
             Ok(()) | Err(UnmountFailure::Gone) => Ok(()),
             Err(UnmountFailure::Busy) if stop == Stop::Now => self.cut_off(),
+            Err(UnmountFailure::Hangs) => {
+                if stop != Stop::Now && !self.holders().is_empty() {
+                    return Err(self.refusal(UnmountFailure::Busy));
+                }
+                self.abort();
+                self.leave_dead_mount();
+                Ok(())
+            }
             Err(failure) => Err(self.refusal(failure)),
         }
+    }
+
+    /// Its connection is cut: the kernel answers for it, and nothing more is acknowledged.
+    fn leave_dead_mount(&self) {
+        self.stays.store(true, Ordering::Release);
+        let mount = self.mount.display();
+        tracing::warn!(
+            "the mount point {mount} does not answer, for the file system that it lies below hangs: the dead mount stays"
+        );
     }
 
     /// Ends a mount that is in use. Its users get ENOTCONN from here on; nothing that they write
@@ -358,8 +363,12 @@ impl Lifecycle {
     fn cut_off(&self) -> Result<(), Refusal> {
         tracing::warn!("the mount is in use and is cut off all the same");
         self.abort();
-        match self.point.unmount(true) {
+        match point::unmount(&self.point, true) {
             Ok(()) | Err(UnmountFailure::Gone) => Ok(()),
+            Err(UnmountFailure::Hangs) => {
+                self.leave_dead_mount();
+                Ok(())
+            }
             Err(failure) => Err(self.refusal(failure)),
         }
     }
@@ -391,6 +400,9 @@ impl Lifecycle {
             },
             UnmountFailure::Gone => {
                 Refusal::new(Reason::Failed, format!("{mount} is not mounted any more"))
+            }
+            UnmountFailure::Hangs => {
+                Refusal::new(Reason::Failed, format!("{mount} does not answer"))
             }
             UnmountFailure::Other(error) => Refusal::new(
                 Reason::Failed,

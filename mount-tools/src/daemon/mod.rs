@@ -17,6 +17,7 @@ pub mod daemonize;
 mod layout;
 mod lifecycle;
 mod mount_table;
+mod point;
 pub mod privileges;
 mod probe;
 mod signals;

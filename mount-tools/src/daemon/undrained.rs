@@ -1,8 +1,10 @@
-//! Why a mount is not unmounted: what the drain before that has left, and what its user can do.
+//! Why a mount is not unmounted, and what its user can do.
 
+use super::lifecycle::Closing;
 use crate::control::protocol::{Reason, Refusal};
 use crate::units;
 use flusher::{Progress, Verdict};
+use std::path::Path;
 
 pub fn asker_left() -> Refusal {
     Refusal::new(
@@ -29,6 +31,27 @@ pub fn refusal(verdict: Verdict, progress: &Progress, now: &str) -> Refusal {
         Reason::StillDirty,
         format!(
             "{left} in {files} are not drained yet; {now}. Give it more time, or leave the data in the store with --keep"
+        ),
+    )
+}
+
+/// The daemon ends all the same, and its store is closed.
+pub fn dead_mount_stays(mount: &Path, closing: &Closing) -> Refusal {
+    let mount = mount.display();
+    let left = match closing.files {
+        0 => "everything is drained".to_owned(),
+        files => format!(
+            "{} in {} stay in the store for the next mount",
+            units::bytes(closing.undrained),
+            units::files(files)
+        ),
+    };
+    let error = closing.error.as_ref();
+    let error = error.map_or_else(String::new, |error| format!("; {error}"));
+    Refusal::new(
+        Reason::Failed,
+        format!(
+            "{mount} lies below a file system that hangs: the daemon has ended and {left}{error}, but the dead mount stays. Take it away with `forebay umount {mount}` when that file system answers"
         ),
     )
 }

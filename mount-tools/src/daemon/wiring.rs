@@ -1,7 +1,7 @@
 //! The one place where the file system and the drain meet: each gets the other's side as a trait
 //! object or a closure, and neither imports the other.
 
-use super::lifecycle::{Point, UnmountFailure};
+use super::point::{Point, UnmountFailure};
 use super::verbs::Names;
 use crate::coherence;
 use crate::exit_codes::{Failure, Result};
