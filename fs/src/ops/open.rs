@@ -203,11 +203,7 @@ impl Overlay {
         if writable {
             file.add_writer();
         }
-        let largest = if writable {
-            self.largest.of(canonical.fd())
-        } else {
-            0
-        };
+        let largest = writable.then(|| self.largest.of(canonical.fd()));
         let fh = self.new_fh();
         let readable = access != libc::O_WRONLY;
         let shared = self.others.is_some() && absorb == Absorb::On && passthrough.is_none();
@@ -224,7 +220,7 @@ impl Overlay {
             absorbs: absorb != Absorb::Off,
             coherent: absorb == Absorb::Coherent,
             opener: *caller,
-            largest,
+            largest: largest.unwrap_or_default(),
             told: AtomicU64::new(0),
         };
         self.handles.insert(fh, Arc::new(handle));
