@@ -129,6 +129,9 @@ fn published_data_is_not_drained() {
     assert_eq!(bay.wait_for_exit(), Some(0), "the daemon's exit code");
 
     bay.start();
+    let live = bay.status();
+    assert_eq!(live.undrained(), LEN as u64, "right after the start");
+    assert_eq!(live.files(), [("f".to_owned(), LEN as u64)]);
     crash(&mut bay);
     let args = [["status", str(bay.mnt())], ["status", "--store"]];
     for (args, want) in args.iter().zip([NO_DAEMON, OK]) {

@@ -128,6 +128,8 @@ struct OwnLayout {
     len: u64,
     end: End,
     subfiles: BTreeSet<SubfileRef>,
+    /// Of the file, that it had when it was taken up after a start.
+    bytes: u64,
 }
 
 impl OwnLayout {
@@ -252,9 +254,17 @@ impl Peers {
         Ok(())
     }
 
-    /// What this node has published of the file and the canonical file does not have.
+    /// What this node has published of the file and the canonical file does not have. After a start and before the
+    /// first look at the file, what its layouts have: another node may have drained a part of that.
     pub fn published_bytes(&self, file: &File) -> u64 {
-        file.published_view().bytes_of(self.me())
+        let view = {
+            let seen = file.seen();
+            if !seen.looked {
+                return seen.own.values().map(|own| own.bytes).sum();
+            }
+            seen.view.clone()
+        };
+        view.bytes_of(self.me())
     }
 
     /// Something was announced and is not published.

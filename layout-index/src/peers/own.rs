@@ -98,6 +98,7 @@ impl Peers {
         };
         for (end, batch) in &parsed.batches {
             own.len = *end;
+            own.bytes += batch.strips().iter().map(|s| s.total()).sum::<u64>();
             own.subfiles.extend(batch.subfiles().iter().cloned());
         }
         self.keep_subfiles(&own);

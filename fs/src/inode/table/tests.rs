@@ -132,6 +132,7 @@ fn idle_files_are_the_oldest_that_nothing_holds() {
         remember(&t, ino, 1);
     }
     assert_eq!(t.idle_files(0), []);
+    // An undrained file is found again without its descriptor, so it holds nothing where these are short.
     let dirty = t.get(13).unwrap().id;
     t.keep_while(&dirty, || true);
     t.add_handle(12, 0).unwrap();
@@ -140,7 +141,7 @@ fn idle_files_are_the_oldest_that_nothing_holds() {
     assert_eq!(t.len() + 1, 12);
     let mut idle = t.idle_files(0);
     idle.sort_by(|a, b| a.name.cmp(&b.name));
-    assert_eq!(idle, ["11", "14", "15", "16"].map(place));
+    assert_eq!(idle, ["11", "13", "14", "15"].map(place));
     // Just asked.
     assert_eq!(t.idle_files(0), []);
     remember(&t, 20, 1);
