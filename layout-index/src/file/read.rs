@@ -197,12 +197,13 @@ impl File {
             true => self.count_layers(deadline),
             false => self.count_planned(deadline),
         };
-        match counted {
-            Ok(Some(sum)) => Ok(sum),
-            Ok(None) => Ok(self.shown().map_or(0, |shown| shown.undrained)),
-            Err(StoreError::Clean) => Ok(0),
-            Err(error) => Err(error),
-        }
+        let found = match counted {
+            Ok(Some(sum)) => sum,
+            Ok(None) => self.shown().map_or(0, |shown| shown.undrained),
+            Err(StoreError::Clean) => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(found + self.resumed_bytes())
     }
 
     /// `None` if it took too long.

@@ -254,17 +254,9 @@ impl Peers {
         Ok(())
     }
 
-    /// What this node has published of the file and the canonical file does not have. After a start and before the
-    /// first look at the file, what its layouts have: another node may have drained a part of that.
+    /// What this node has published of the file and the canonical file does not have.
     pub fn published_bytes(&self, file: &File) -> u64 {
-        let view = {
-            let seen = file.seen();
-            if !seen.looked {
-                return seen.own.values().map(|own| own.bytes).sum();
-            }
-            seen.view.clone()
-        };
-        view.bytes_of(self.me())
+        file.resumed_bytes() + file.published_view().bytes_of(self.me())
     }
 
     /// Something was announced and is not published.
@@ -317,6 +309,16 @@ impl File {
     /// long as it is the same, other nodes have changed nothing of what is shown here but by the canonical file.
     pub fn news(&self) -> u64 {
         self.seen().news
+    }
+
+    /// What this node's layouts had when they were taken up after a start, until the first look at the file finds what
+    /// is left of that: another node may have drained a part.
+    pub fn resumed_bytes(&self) -> u64 {
+        let seen = self.seen();
+        match seen.looked {
+            true => 0,
+            false => seen.own.values().map(|own| own.bytes).sum(),
+        }
     }
 
     /// There has been a whole look at what others have published.
