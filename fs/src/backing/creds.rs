@@ -94,7 +94,7 @@ impl Creds {
     }
 
     /// As `enter_keeping`, for an identity that the kernel will use for other callers, too: root's has no
-    /// CAP_FSETID, so that whoever writes, setuid and setgid bits fall.
+    /// CAP_FSETID, so that setuid and setgid bits fall with every caller's write.
     pub fn enter_limited_to(&self, keep: u64) -> io::Result<Guard> {
         let mut guard = self.enter_keeping(keep)?;
         if daemon().switches && self.uid == 0 {

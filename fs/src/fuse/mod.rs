@@ -41,7 +41,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Asynchronous requests (AIO, read-ahead, releases) that the kernel sends before it keeps all further ones back,
-/// whoever asks. Those that wait for a place ([`crate::places`]) count as well, for they are not answered: one user's
+/// whichever user asks. Those that wait for a place ([`crate::places`]) count as well, for they are not answered: one user's
 /// must not fill this, so it is the most that the kernel takes.
 const MAX_BACKGROUND: u16 = u16::MAX;
 

@@ -1,5 +1,5 @@
 //! Whose descriptors are in use. One user must not take those of all: a user gets one more while more are free
-//! than the user has (alone a half, two users a third each, and so on), so that one who has none finds one, whatever
+//! than the user has (alone a half, two users a third each, and so on), so that a user without any finds one, whatever
 //! others do. All users together leave an eighth to root, which could not inspect the mount otherwise.
 
 use std::collections::HashMap;
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// S8.14: whoever has none gets one, and root has some left.
+    /// S8.14: a user without any gets one, and root has some left.
     #[test]
     fn users_leave_room_for_others_and_all_leave_some_for_root() {
         let mut shares = Shares::default();
