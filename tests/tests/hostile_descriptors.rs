@@ -13,6 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{PoisonError, RwLock};
 
 /// What the daemon may have open. A quarter of it is one user's share of the files it knows.
 const DESCRIPTORS: u64 = 1024;
@@ -68,6 +69,10 @@ fn descriptors_of(bay: &Bay) -> usize {
         .count()
 }
 
+/// The walk goes on alone: with so few descriptors the kernel gives files back just as fast as a walk takes them, if
+/// nothing else has the processors.
+static WALK: RwLock<()> = RwLock::new(());
+
 /// What finds a file again that no descriptor is kept of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Backing {
@@ -99,6 +104,7 @@ fn undrained_files_need_no_descriptors_on_a_fuse_client() {
 }
 
 fn undrained_files_over(backing: Backing) {
+    let _beside = WALK.read().unwrap_or_else(PoisonError::into_inner);
     let mut bay = Bay::new(Drain::Never);
     bay.set("nodes", "one").limit_descriptors(DESCRIPTORS);
     let pfs = bay.root().join("pfs");
@@ -158,6 +164,7 @@ fn undrained_files_over(backing: Backing) {
 /// left in any case.
 #[test]
 fn one_user_does_not_get_all_descriptors() {
+    let _beside = WALK.read().unwrap_or_else(PoisonError::into_inner);
     let (mut bay, dir) = bay(Drain::Immediate, DESCRIPTORS);
     bay.allow_log("descriptors");
     let below = bay.canonical("alice");
@@ -194,6 +201,7 @@ fn hold(dir: &Path, flags: i32) -> Vec<File> {
 /// S8.14: a walk over many more files than there are descriptors.
 #[test]
 fn find_over_more_files_than_descriptors() {
+    let _alone = WALK.write().unwrap_or_else(PoisonError::into_inner);
     let (bay, dir) = bay(Drain::Immediate, 4 * DESCRIPTORS);
     let below = bay.canonical("alice");
     for n in 0..FILES * 8 {
