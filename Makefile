@@ -1,7 +1,7 @@
-# Forebay. `make help` lists the targets; `make demo` and `make test` need nothing done before.
+# Forebay. `make help` lists the targets; `make demo` and `make test` need no preparation.
 #
-#   CARGO_TARGET_DIR  may point at a target directory outside the clone (warm builds)
-#   BUNDLED=1         build RocksDB from source even where the system's library fits
+#   CARGO_TARGET_DIR  may be a target directory outside the clone (warm builds)
+#   BUNDLED=1         build RocksDB from source even if the system's library fits
 #   PREFIX, DESTDIR   for `make install`
 
 SHELL := /bin/bash
@@ -19,19 +19,19 @@ DEFER_BENCH_ARGS ?=
 JOBS_BENCH_ARGS ?=
 
 OUT := $(or $(CARGO_TARGET_DIR),target)/release
-# Chooses between the system's RocksDB and the bundled one when a recipe runs, not when this file
-# is read: `make deps` may install the library in between.
+# Chooses between the system's RocksDB and the bundled one when a recipe runs, not when this file is read,
+# because `make deps` may install the library in between.
 ENV = source scripts/rocksdb-env.sh $(if $(BUNDLED),bundled) &&
 
-.PHONY: help deps test-deps build test lint fmt soak bench index-bench bench-osts bench-defer bench-jobs demo install uninstall clean env
+.PHONY: help deps test-deps build test check lint fmt soak bench index-bench bench-osts bench-defer bench-jobs demo install uninstall clean env
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {gsub(/\$$\$$/, "$$"); printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-deps: ## install what building and mounting need and is missing (Debian and Ubuntu)
+deps: ## install missing packages that building and mounting need (Debian and Ubuntu)
 	@scripts/deps.sh build
 
-test-deps: ## install what the tests need and is missing
+test-deps: ## install missing packages that the tests need
 	@scripts/deps.sh build test
 
 build: deps ## release build of the `forebay` binary
@@ -41,7 +41,10 @@ build: deps ## release build of the `forebay` binary
 test: test-deps ## lint, unit tests and tests on real mounts
 	@$(ENV) CARGO=$(CARGO) scripts/test.sh
 
-lint: test-deps ## rustfmt, clippy with warnings denied, shell syntax
+check: test-deps ## lint, unit tests and the fast mount suites: quick feedback while you work
+	@$(ENV) CARGO=$(CARGO) scripts/test.sh --check
+
+lint: test-deps ## rustfmt, clippy with warnings denied, shell and Python syntax
 	@$(ENV) CARGO=$(CARGO) scripts/lint.sh
 
 fmt: ## format the sources
@@ -62,7 +65,7 @@ bench-osts: deps ## slow OSTs and unmapped writers on the simulated file system;
 	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench -p pfs-sim
 	@$(OUT)/bench-osts --update-docs docs $(OSTS_BENCH_ARGS)
 
-bench-defer: deps ## checkpoints between computing: deferred against publishing closes; rewrites docs/
+bench-defer: deps ## checkpoints between compute phases: deferred against publishing closes; rewrites docs/
 	@$(ENV) $(CARGO) build --release --locked -p mount-tools -p forebay-bench -p pfs-sim
 	@$(OUT)/bench-defer --update-docs docs $(DEFER_BENCH_ARGS)
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what is missing, and only that. Does nothing, quickly, when all is there.
+# Installs what is missing, and only that. Ends quickly if nothing is missing.
 #   deps.sh build         what building and mounting need
 #   deps.sh build test    and what the tests need
 set -euo pipefail
@@ -52,8 +52,8 @@ missing=()
 for package in "${wanted[@]}"; do
     installed "$package" || missing+=("$package")
 done
-# RocksDB's package saves a long build but is not needed: the crate brings its own. Empty when it is
-# there already, or when the distribution's version is known and does not fit.
+# The RocksDB package saves a long build but is not needed: the crate brings its own copy. The list stays
+# empty if the package is installed already, or if the distribution's version is known and does not fit.
 rocksdb=()
 rocksdb_candidate() {
     apt-cache policy librocksdb-dev 2>/dev/null | awk '/Candidate:/ && $2 != "(none)" {print $2}'
@@ -65,7 +65,7 @@ if ! installed librocksdb-dev; then
     fi
 fi
 
-# udev makes it so where it runs; the tests mount as an ordinary user.
+# The tests mount as an ordinary user. udev sets this mode where it runs.
 if [[ " $* " == *" test "* && "$(id -u)" == 0 && -c /dev/fuse ]]; then
     chmod 0666 /dev/fuse
 fi

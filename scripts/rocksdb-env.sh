@@ -1,9 +1,9 @@
-# Source this: exports ROCKSDB_LIB_DIR when the system's RocksDB fits the crate, and clears it
-# otherwise, which makes the crate build its own copy (docs/decisions/0001-rocksdb.md).
-# `source rocksdb-env.sh bundled` clears it always.
+# Source this file. It exports ROCKSDB_LIB_DIR if the system's RocksDB fits the crate, and otherwise unsets
+# it, which makes the crate build its own copy (docs/decisions/0001-rocksdb.md).
+# `source rocksdb-env.sh bundled` always unsets it.
 
-# The crate declares RocksDB 8.1's C functions. From 7.8 to 9.x all that Forebay calls are there
-# and declared alike; later ones changed some.
+# The crate declares the C functions of RocksDB 8.1. From 7.8 to 9.x all functions that Forebay calls exist
+# with the same declarations; later versions changed some.
 _forebay_rocksdb_fits() {
     local major=${1%%.*} rest=${1#*.}
     local minor=${rest%%.*}
@@ -11,7 +11,7 @@ _forebay_rocksdb_fits() {
     (((major == 7 && minor >= 8) || major == 8 || major == 9))
 }
 
-# _forebay_system_rocksdb: prints the directory of the system's library if it fits.
+# Prints the directory of the system's library if it fits.
 _forebay_system_rocksdb() {
     local version libdir
     command -v pkg-config >/dev/null || return 1
@@ -35,6 +35,6 @@ elif [ -z "${ROCKSDB_LIB_DIR:-}" ]; then
     echo "no system RocksDB that fits: building the bundled one, which takes a while" >&2
 fi
 if [ -z "${ROCKSDB_LIB_DIR:-}" ]; then
-    # Its sources are older than compilers that want this said.
+    # Its sources are older than compilers that need this include.
     export CXXFLAGS="${CXXFLAGS:-} -include cstdint"
 fi

@@ -1,12 +1,13 @@
 #!/bin/bash
-# The tests whose length is a number, at length: kill -9 under load, the reference models of one node and of
-# several, and a store disk that others fill. The model of several nodes mostly waits, so several runs of it go side by side.
-# Fails if one of them does, or if fewer kills or operations than LEAST_* were seen.
+# Runs the tests whose length is a number, at length: kill -9 under load, the reference models of one node
+# and of several nodes, and a store disk that other programs fill. All of them mostly wait, so they run
+# concurrently, and the model of several nodes in several runs.
+# Fails if one of them fails, or if fewer kills or operations than LEAST_* were seen.
 #
 #   FOREBAY_CYCLES       kill -9 cycles of one node, for each drain policy
 #   FOREBAY_OPS          operations of the model of one node, for each drain policy
 #   FOREBAY_NODES_OPS    operations of the model of several nodes, of all runs together
-#   FOREBAY_RUNS         how many runs of it go side by side
+#   FOREBAY_RUNS         number of concurrent runs of that model
 #   FOREBAY_DISK_CYCLES  how often the disk of the store is filled and freed
 #   FOREBAY_SEED         seed of the first run of the model of several nodes
 set -euo pipefail
@@ -21,7 +22,8 @@ LEAST_OPERATIONS=2000000
 
 $CARGO build --release --locked --workspace --bins
 scripts/tools.sh
-$CARGO test --release --locked --workspace --test nodes_model --no-run
+for test in kill model store_disk nodes_model; do tests+=(--test "$test"); done
+$CARGO test --release --locked --workspace "${tests[@]}" --no-run
 echo "soak: $FOREBAY_CYCLES cycles of kills and $FOREBAY_OPS operations per policy, $nodes_ops operations of several nodes, \
 $FOREBAY_DISK_CYCLES fillings of a store disk"
 
@@ -30,29 +32,46 @@ declare -A pids
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
 started=$SECONDS
 failed=0
-$CARGO test --release --locked --workspace --test kill --test model --test store_disk -- \
-    --include-ignored --nocapture --test-threads=1 2>&1 | tee "$logs/one.log" || failed=1
-took_one=$((SECONDS - started))
 
-started=$SECONDS
-for ((run = 1; run <= runs; run++)); do
-    FOREBAY_SEED=$((seed + run)) FOREBAY_OPS=$(((nodes_ops + runs - 1) / runs)) $CARGO test --release --locked --workspace \
-        --test nodes_model -- --nocapture >"$logs/nodes-$run.log" 2>&1 &
-    pids[$run]=$!
+# start NAME COMMAND...: starts the command in the background, with its output in a file of that name.
+start() {
+    local name=$1
+    shift
+    "$@" >"$logs/$name.log" 2>&1 &
+    pids[$name]=$!
+}
+for test in kill model store_disk; do
+    start "$test" "$CARGO" test --release --locked --workspace --test "$test" -- --include-ignored --nocapture
 done
 for ((run = 1; run <= runs; run++)); do
-    wait "${pids[$run]}" || failed=1
-    unset "pids[$run]"
-    echo "several nodes, seed $((seed + run)): $(grep -h '^all parts' "$logs/nodes-$run.log" || tail -n 60 "$logs/nodes-$run.log")"
+    FOREBAY_SEED=$((seed + run)) FOREBAY_OPS=$(((nodes_ops + runs - 1) / runs)) \
+        start "nodes-seed-$((seed + run))" "$CARGO" test --release --locked --workspace --test nodes_model -- --nocapture
 done
-took_nodes=$((SECONDS - started))
 
-summary=$(awk -v one=$took_one -v nodes=$took_nodes -v least_kills=$LEAST_KILLS -v least=$LEAST_OPERATIONS '
-    /^kill, drain .* kills, / {for (i = 2; i <= NF; i++) if ($i ~ /^kills,/) cycles += $(i - 1)}
+while ((${#pids[@]} > 0)); do
+    status=0
+    wait -n -p ended "${pids[@]}" || status=$?
+    for name in "${!pids[@]}"; do
+        [[ ${pids[$name]} == "$ended" ]] && break
+    done
+    unset "pids[$name]"
+    took="$(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s"
+    if [[ $status == 0 ]]; then
+        echo "$name: ok after $took"
+        grep -hE '^(all parts|kill, drain .* kills, )|: [0-9]+ kills, ' "$logs/$name.log" || true
+    else
+        failed=1
+        echo "$name: FAILED after $took"
+        tail -n 200 "$logs/$name.log"
+    fi
+done
+
+summary=$(awk -v took=$((SECONDS - started)) -v least_kills=$LEAST_KILLS -v least=$LEAST_OPERATIONS '
+    {for (i = 2; i <= NF; i++) if (/kill, drain/ && $i ~ /^kills,/) cycles += $(i - 1)}
     /^all parts/ {operations += $3; checks += $5; kills += $7}
     END {
-        printf "soak: one node: %d kills in %d min %02d s; several nodes: %d operations, %d checks, %d kills, in %d min %02d s\n",
-            cycles, one / 60, one % 60, operations, checks, kills, nodes / 60, nodes % 60
+        printf "soak: one node: %d kills; several nodes: %d operations, %d checks, %d kills; in %d min %02d s\n",
+            cycles, operations, checks, kills, took / 60, took % 60
         if (cycles + kills < least_kills || operations < least) print "soak: too few"
     }' "$logs"/*.log)
 echo "$summary"

@@ -1,36 +1,20 @@
 #!/bin/bash
-# Everything that `make test` runs, in one profile (release) so that nothing compiles twice:
-# lint, then unit tests, then the tests on real mounts. Ends with the totals.
+# The script of `make test` and `make check`. Uses one profile (release), so that nothing compiles twice. Runs lint,
+# then the unit tests and the tests on real mounts concurrently (scripts/run-tests.py, which ends with the totals).
+#   test.sh            everything
+#   test.sh --check    the unit tests and the fast suites
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
 started=$SECONDS
 
 scripts/lint.sh
-# What the tests on real mounts start.
+# Programs that the tests on real mounts start.
 $CARGO build --release --locked --workspace --bins
 scripts/tools.sh
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-status=0
-$CARGO test --release --locked --workspace --no-fail-fast 2>&1 | tee "$log" || status=$?
-
-awk -v seconds=$((SECONDS - started)) -v status=$status '
-    /^test result: / {
-        for (i = 1; i < NF; i++) {
-            if ($(i + 1) ~ /^passed/) passed += $i
-            if ($(i + 1) ~ /^failed/) failed += $i
-            if ($(i + 1) ~ /^ignored/) ignored += $i
-        }
-        suites++
-    }
-    /^test .* \.\.\. FAILED$/ { broken[++n] = $2 }
-    END {
-        printf "\n%d suites: %d passed, %d failed, %d ignored, in %d min %02d s\n",
-            suites, passed, failed, ignored, seconds / 60, seconds % 60
-        for (i = 1; i <= n; i++) print "  failed: " broken[i]
-        if (status != 0 && failed == 0) print "  cargo stopped before the tests could finish: see above"
-        if (suites == 0) exit 1
-    }' "$log"
-exit $status
+built=$(mktemp)
+trap 'rm -f "$built"' EXIT
+$CARGO test --release --locked --workspace --no-run --message-format=json-render-diagnostics >"$built"
+echo "lint and build: $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s"
+scripts/run-tests.py "$built" "$@"

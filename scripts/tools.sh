@@ -1,6 +1,6 @@
 #!/bin/bash
-# Test programs from crates.io that have no library to link: installed below the target directory,
-# once, in the versions that the lists of exclusions were made for.
+# Installs test programs from crates.io that have no library to link: below the target directory, once, in the
+# versions that the lists of exclusions were made for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}

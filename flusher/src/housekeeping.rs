@@ -1,16 +1,18 @@
-//! Subfiles as files on OSTs: making them, opening them, and removing what nobody needs.
+//! Subfiles as files on OSTs: making them, opening them, and removing those that are no longer
+//! needed.
 //!
-//! # Who may be removed
+//! # Which files may be removed
 //!
-//! A subfile goes when the store has retired it and the log has synced that. Beyond those there
-//! are orphans: files that a daemon of this store made and was killed before it recorded them, or
-//! after it recorded their end. They are found once, at the start: names that begin with this
-//! store's prefix, of another run than this one, that no life knew when the store was opened.
-//! Other stores' files are never touched. Probes have no store: what a killed one left goes when it
-//! is so old that no node can be writing it, at the start of whichever store comes first.
+//! A subfile is removed when the store has retired it and the log has synced that record. Besides
+//! those there are orphans, left by a daemon of this store that was killed before it had recorded a
+//! new subfile, or after it had recorded the end of one. They are looked for once, at the start:
+//! names that begin with this store's prefix, are of another run than this one, and belong to no
+//! dirty period that was known when the store was opened. Files of other stores are never touched.
+//! Files of probes belong to no store: what a killed probe left is removed at the start of any
+//! store, once it is so old that no node can still be writing it.
 
-use crate::engine::Shared;
-use crate::ost::{Fleet, Ost, OstError, Provider, is_probe};
+use crate::engine::EngineState;
+use crate::ost::{Ost, OstError, Provider, Targets, is_probe};
 use layout_index::{DiskFile, File, Store, StoreError, Subfile, SubfileRow, Subfiles};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
@@ -20,49 +22,50 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Units on their way at once, for each OST that is in use: one is copied while one is written.
+/// Units on their way at once for each OST that is in use: one is copied while another one is
+/// written.
 const UNITS_PER_OST: usize = 2;
-/// And over all: each has a buffer of a stripe.
+/// The same limit over all OSTs: each unit has a buffer of a stripe.
 const MOST_UNITS: usize = 64;
 
-/// Longer than any probe, and than clocks of nodes and servers are apart.
+/// Longer than any probe takes, and more than the clocks of nodes and servers differ by.
 const OLD_PROBE: Duration = Duration::from_secs(3600);
 
-/// Where subfiles can go.
-pub(crate) struct Targets {
-    pub fleet: Arc<Fleet>,
+/// The OSTs that subfiles can go to, and what is to be removed from them.
+pub(crate) struct SubfileKeeper {
+    pub targets: Arc<Targets>,
     pub opener: Arc<Opener>,
-    /// Units on their way.
+    /// Permits for units on their way.
     pub permits: Arc<Semaphore>,
-    /// Retired, durably, and still to be removed; by OST.
+    /// Subfiles, by OST, that are durably retired and still to be removed.
     leftovers: Mutex<HashMap<String, Vec<Arc<Subfile>>>>,
-    /// OSTs that are being removed from: one that hangs must not collect threads.
+    /// OSTs from which a thread removes files now: an OST that hangs must not collect threads.
     removing: Mutex<HashSet<String>>,
     removed: Condvar,
     collecting: Mutex<()>,
 }
 
-impl Targets {
-    pub fn new(fleet: Arc<Fleet>) -> Targets {
-        let osts = fleet.provider().osts().map_or(1, |osts| osts.len());
-        Targets {
-            opener: Arc::new(Opener::new(fleet.provider().clone())),
+impl SubfileKeeper {
+    pub fn new(targets: Arc<Targets>) -> SubfileKeeper {
+        let osts = targets.provider().osts().map_or(1, |osts| osts.len());
+        SubfileKeeper {
+            opener: Arc::new(Opener::new(targets.provider().clone())),
             permits: Arc::new(Semaphore::new((UNITS_PER_OST * osts).clamp(4, MOST_UNITS))),
             leftovers: Mutex::default(),
             removing: Mutex::default(),
             removed: Condvar::new(),
             collecting: Mutex::default(),
-            fleet,
+            targets,
         }
     }
 
-    /// The OST that a subfile is on, if it is known now.
+    /// Returns the OST that a subfile is on, if that OST is known now.
     pub fn ost_of(&self, row: &SubfileRow) -> Option<Ost> {
-        find_ost(&**self.fleet.provider(), row).ok().flatten()
+        find_ost(&**self.targets.provider(), row).ok().flatten()
     }
 }
 
-/// By name: directories may have been given in another order this time.
+/// Finds an OST by name: the directories may have been given in another order this time.
 fn find_ost(provider: &dyn Provider, row: &SubfileRow) -> Result<Option<Ost>, OstError> {
     let osts = provider.osts()?;
     Ok(osts.into_iter().find(|ost| ost.name == row.ost_name))
@@ -97,27 +100,27 @@ impl Subfiles for Opener {
     }
 }
 
-/// Why there is no subfile.
+/// Why no subfile was made.
 pub(crate) enum NotMade {
     Ost(OstError),
     Store(StoreError),
 }
 
 /// Makes a subfile for `file` on `ost`, gives it to the file's owner and records it.
-pub(crate) fn make(
-    shared: &Shared,
-    targets: &Targets,
+pub(crate) fn make_subfile(
+    engine: &EngineState,
+    keeper: &SubfileKeeper,
     file: &File,
     ost: &Ost,
 ) -> Result<Arc<Subfile>, NotMade> {
-    let provider = targets.fleet.provider();
-    let store = &shared.store;
+    let provider = keeper.targets.provider();
+    let store = &engine.store;
     let intro = file.intro().ok_or(NotMade::Store(StoreError::Clean))?;
     let (mut row, made) = loop {
         let no = store.new_subfile_no();
         let name = format!("{}{no:08x}", store.subfile_run());
         match provider.create(ost, &name, false) {
-            // Somebody is in the way; numbers do not run out.
+            // The name is taken. The next number is tried; numbers do not run out.
             Err(e) if e.errno() == Some(libc::EEXIST) => {}
             Err(e) => return Err(NotMade::Ost(e)),
             Ok(made) => {
@@ -136,7 +139,7 @@ pub(crate) fn make(
         Ok(()) => {}
         Err(error) => tracing::warn!("{error}; the next start removes it"),
     };
-    // Without the right to give files away everything belongs to the one user there is.
+    // Without the right to give files away (not root), all files belong to the one user there is.
     let owned = if nix::unistd::geteuid().is_root() {
         fchown(&made, Some(intro.uid), Some(intro.gid))
     } else {
@@ -161,27 +164,27 @@ pub(crate) fn make(
     }
 }
 
-/// Takes over what the store has retired.
-pub(crate) fn collect_retired(store: &Store, targets: &Targets) {
-    // Who comes second must not return before the first has handed over what it took.
-    let _one = targets.collecting.lock();
+/// Takes over the subfiles that the store has retired.
+pub(crate) fn collect_retired(store: &Store, keeper: &SubfileKeeper) {
+    // A second caller must not return before the first has handed over what it took.
+    let _one = keeper.collecting.lock();
     match store.take_retired_subfiles() {
         Ok(retired) => {
-            let mut leftovers = targets.leftovers.lock();
+            let mut leftovers = keeper.leftovers.lock();
             for subfile in retired {
                 let ost = subfile.row().ost_name.clone();
                 leftovers.entry(ost).or_default().push(subfile);
             }
         }
-        Err(error) => tracing::warn!(%error, "subfiles that nobody needs stay for now"),
+        Err(error) => tracing::warn!(%error, "subfiles that are no longer needed stay for now"),
     }
 }
 
-/// OSTs that something is to be removed from and nobody is at it. Each is the caller's until it
-/// was given to [`remove_retired`].
-pub(crate) fn osts_to_clear(targets: &Targets) -> Vec<String> {
-    let leftovers = targets.leftovers.lock();
-    let mut removing = targets.removing.lock();
+/// Returns the OSTs that have something to be removed and that no thread works on. Each of them
+/// belongs to the caller until it has been passed to [`remove_retired`].
+pub(crate) fn osts_to_clear(keeper: &SubfileKeeper) -> Vec<String> {
+    let leftovers = keeper.leftovers.lock();
+    let mut removing = keeper.removing.lock();
     let waiting = leftovers.iter().filter(|(_, files)| !files.is_empty());
     waiting
         .map(|(ost, _)| ost.clone())
@@ -189,16 +192,16 @@ pub(crate) fn osts_to_clear(targets: &Targets) -> Vec<String> {
         .collect()
 }
 
-/// Removes retired subfiles from one OST. May wait for it.
-pub(crate) fn remove_retired(targets: &Targets, name: &str) {
-    let files = targets.leftovers.lock().remove(name).unwrap_or_default();
+/// Removes retired subfiles from one OST. May wait for that OST.
+pub(crate) fn remove_retired(keeper: &SubfileKeeper, name: &str) {
+    let files = keeper.leftovers.lock().remove(name).unwrap_or_default();
     for subfile in files {
         let row = subfile.row();
-        let ost = targets.ost_of(row);
-        let usable = ost.filter(|ost| targets.fleet.is_usable(ost.index));
+        let ost = keeper.ost_of(row);
+        let usable = ost.filter(|ost| keeper.targets.is_usable(ost.index));
         let removed = usable.is_some_and(|ost| {
-            let flight = targets.fleet.begin(ost.index, 0);
-            match targets.fleet.provider().remove(&ost, &row.name) {
+            let flight = keeper.targets.begin(ost.index, 0);
+            match keeper.targets.provider().remove(&ost, &row.name) {
                 Ok(()) => {
                     flight.done();
                     true
@@ -211,28 +214,28 @@ pub(crate) fn remove_retired(targets: &Targets, name: &str) {
             }
         });
         if !removed {
-            let mut leftovers = targets.leftovers.lock();
+            let mut leftovers = keeper.leftovers.lock();
             leftovers.entry(name.to_owned()).or_default().push(subfile);
         }
     }
-    targets.removing.lock().remove(name);
-    targets.removed.notify_all();
+    keeper.removing.lock().remove(name);
+    keeper.removed.notify_all();
 }
 
-/// Removes all that is collected, and waits for those who are at it.
-pub(crate) fn clear_all(targets: &Targets) {
-    for ost in osts_to_clear(targets) {
-        remove_retired(targets, &ost);
+/// Removes everything that is collected, and waits for other threads that are removing files.
+pub(crate) fn clear_all(keeper: &SubfileKeeper) {
+    for ost in osts_to_clear(keeper) {
+        remove_retired(keeper, &ost);
     }
-    let mut removing = targets.removing.lock();
+    let mut removing = keeper.removing.lock();
     while !removing.is_empty() {
-        targets.removed.wait(&mut removing);
+        keeper.removed.wait(&mut removing);
     }
 }
 
-/// Removes what earlier daemons of this store left on `ost`, and what killed probes did.
-pub(crate) fn remove_orphans(store: Arc<Store>, targets: &Targets, ost: &Ost) {
-    let provider = targets.fleet.provider();
+/// Removes what earlier daemons of this store left on `ost`, and what killed probes left there.
+pub(crate) fn remove_orphans(store: Arc<Store>, keeper: &SubfileKeeper, ost: &Ost) {
+    let provider = keeper.targets.provider();
     let names = match provider.list(ost) {
         Ok(names) => names,
         Err(error) => {
@@ -241,7 +244,8 @@ pub(crate) fn remove_orphans(store: Arc<Store>, targets: &Targets, ost: &Ost) {
         }
     };
     let orphans: Vec<&String> = names.iter().filter(|n| store.is_orphan(n)).collect();
-    // Looking at a probe's file may hang with its target, and would keep the store from being closed.
+    // Looking at a probe's file may hang with its target. Holding the store meanwhile would keep it
+    // from being closed.
     drop(store);
     let is_left = |name: &str| is_probe(name) && is_old(&**provider, ost, name);
     let probes = names.iter().filter(|n| is_left(n));
@@ -253,12 +257,12 @@ pub(crate) fn remove_orphans(store: Arc<Store>, targets: &Targets, ost: &Ost) {
     }
 }
 
-/// Whether nobody can be writing this file of a probe any more.
+/// True if no node can still be writing this file of a probe.
 fn is_old(provider: &dyn Provider, ost: &Ost, name: &str) -> bool {
     match provider.modified(ost, name) {
-        // One that is newer than now has no age.
+        // A file that is newer than now has no age.
         Ok(modified) => modified.elapsed().is_ok_and(|age| age > OLD_PROBE),
-        // That probe has just ended.
+        // That probe has just ended and removed its file.
         Err(error) if error.errno() == Some(libc::ENOENT) => false,
         Err(error) => {
             tracing::warn!("{error}");

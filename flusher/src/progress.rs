@@ -1,11 +1,11 @@
-//! How far a drain is: what is left, how fast it goes, what stands in its way.
+//! Progress of a drain: what is left, how fast it goes, and what stands in its way.
 
 use layout_index::{FileId, StickyError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// A drain at one moment.
+/// The state of a drain at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Bytes that were or became undrained since the drain was asked for.
@@ -13,7 +13,7 @@ pub struct Progress {
     pub done: u64,
     /// Files that still have undrained data.
     pub files: usize,
-    /// Bytes per second of late; old moments count less and less.
+    /// Recent bytes per second; older data counts less and less.
     pub rate: f64,
     /// Seconds until everything is drained at that rate; `None` while nothing moves.
     pub eta: Option<f64>,
@@ -63,7 +63,7 @@ struct MeterState {
     at: Instant,
 }
 
-const MEMORY: Duration = Duration::from_secs(3);
+const RATE_MEMORY: Duration = Duration::from_secs(3);
 
 impl Meter {
     pub fn new(now: Instant) -> Self {
@@ -77,7 +77,8 @@ impl Meter {
     pub fn record(&self, bytes: u64, now: Instant) {
         let mut state = self.0.lock();
         if state.weight < 1.0 {
-            // The first bytes after a rest: averaging over the rest would show a crawl.
+            // The first bytes after a pause. An average that includes the pause would show a rate
+            // that is far too low.
             state.since = now;
         }
         state.decay(now);
@@ -87,9 +88,9 @@ impl Meter {
     pub fn rate(&self, now: Instant) -> f64 {
         let mut state = self.0.lock();
         state.decay(now);
-        let memory = MEMORY.as_secs_f64();
+        let memory = RATE_MEMORY.as_secs_f64();
         let age = now.saturating_duration_since(state.since).as_secs_f64();
-        // What a constant stream of this age would weigh, per byte per second.
+        // The weight that a constant stream of this age would have, per byte per second.
         let seconds = memory * (1.0 - (-age / memory).exp());
         state.weight / seconds.max(0.1)
     }
@@ -99,7 +100,7 @@ impl MeterState {
     fn decay(&mut self, now: Instant) {
         let gone = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = self.at.max(now);
-        self.weight *= (-gone / MEMORY.as_secs_f64()).exp();
+        self.weight *= (-gone / RATE_MEMORY.as_secs_f64()).exp();
         if self.weight < 1.0 {
             self.weight = 0.0;
         }

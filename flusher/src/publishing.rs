@@ -1,111 +1,123 @@
-//! What a mount asks of the drain for the sake of other nodes. Everything here waits, and may not be
-//! called from the drain's own threads.
+//! What a mount asks of the drain for the sake of other nodes. All functions here that wait must
+//! not be called from the drain's own threads.
 
+use crate::drain_error::DrainError;
 use crate::schedule::Scope;
 use crate::settings::Policy;
 use crate::{Flusher, Selection, Verdict, drain};
-use layout_index::{File, FileId, StickyError, StoreError};
+use layout_index::{File, FileId, Publisher, StickyError, StoreError};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-impl Flusher {
-    /// Puts everything that was written to the file until now where other nodes see it, and waits
-    /// for that. Not from the drain's own threads.
-    pub fn publish(&self, file: &Arc<File>) -> Result<(), StickyError> {
+impl Publisher for Flusher {
+    fn publish(&self, file: &Arc<File>) -> Result<(), StickyError> {
         let Some(runtime) = self.runtime.lock().as_ref().map(|r| r.handle().clone()) else {
             return Err(stopped());
         };
-        let (shared, file) = (self.shared.clone(), file.clone());
+        let (engine, file) = (self.engine.clone(), file.clone());
         let (done, ended) = std::sync::mpsc::channel();
         runtime.spawn(async move {
             let published =
-                drain::shared::publish(&shared, &file, Scope::Everything, drain::Pace::Full).await;
+                drain::publish(&engine, &file, Scope::Everything, drain::Pace::Full).await;
             match &published {
-                Ok(()) => shared.published(file.id()),
-                // Its drain may be what makes room for it.
-                Err(_) => shared.wake(file.id()),
+                Ok(()) => engine.published(file.id()),
+                // The drain of the file may be what makes room for the publication.
+                Err(_) => engine.wake(file.id()),
             }
-            let said = match published {
-                Ok(()) => Ok(()),
-                Err(drain::Halt::Trouble(trouble)) => Err(StickyError {
-                    errno: trouble.errno,
-                    message: trouble.message,
-                }),
-                Err(drain::Halt::Stopping) => Err(stopped()),
-            };
+            let said = published.map_err(|error| error.sticky());
             if done.send(said).is_err() {
-                tracing::trace!("nobody waits for a publication any more");
+                tracing::trace!("the caller of a publication is gone");
             }
         });
         ended.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Waits until what was announced of the file has come, whichever way it takes; no longer than `goes_on`
-    /// says yes.
-    pub fn deliver(
+    /// Publishes the file itself if the drain would not do so soon, or has not done so in time.
+    fn wait_fulfilled(
         &self,
         file: &Arc<File>,
-        deadline: Instant,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(), StickyError> {
-        let Some(together) = &self.shared.together else {
+        let Some(shared_files) = &self.engine.shared_files else {
             return Ok(());
         };
-        if self.shared.policy_of(file) == Policy::Never || self.shared.is_restless(file.id()) {
+        let deadline = Instant::now() + shared_files.peers.patience(file);
+        if file.settings().drain == Policy::Never || self.engine.is_published_often(file.id()) {
             return self.publish(file);
         }
-        self.shared.wake(file.id());
-        let mut schedule = self.shared.schedule.lock();
-        while together.peers.owes(file) && Instant::now() < deadline {
+        self.engine.wake(file.id());
+        let mut schedule = self.engine.schedule.lock();
+        while shared_files.peers.has_pending(file) && Instant::now() < deadline {
             if !MutexGuard::unlocked(&mut schedule, goes_on) {
                 return Err(given_up());
             }
             let next = Instant::now() + Duration::from_millis(10);
-            self.shared.job_ended.wait_until(&mut schedule, next);
+            self.engine.job_ended.wait_until(&mut schedule, next);
         }
         drop(schedule);
-        match together.peers.owes(file) {
+        match shared_files.peers.has_pending(file) {
             false => Ok(()),
             true => self.publish(file),
         }
     }
 
-    /// The file was closed and the rest is to follow: others wait for it, and may ask to hurry.
-    pub fn owes(&self, file: &Arc<File>) {
-        if let Some(together) = &self.shared.together {
-            together.add(file, false);
-            self.shared.wake(file.id());
+    fn request_publish(&self, file: &Arc<File>) {
+        if let Some(shared_files) = &self.engine.shared_files {
+            shared_files.add(file, false);
+            self.engine.wake(file.id());
         }
     }
 
-    /// Files that the drain has something to do with.
-    pub fn files(&self) -> Vec<Arc<File>> {
-        self.shared.dirty_files()
+    fn drop_published(&self, file: &Arc<File>) {
+        if let Some(shared_files) = &self.engine.shared_files
+            && shared_files.peers.has_part(file)
+        {
+            shared_files.add(file, false);
+            self.engine.request([file.id()]);
+        }
     }
 
-    /// Somebody wants this file complete: what other nodes have published of it is drained as well.
+    fn settle(&self, file: &Arc<File>, goes_on: &dyn Fn() -> bool) -> bool {
+        let shared_files = self.engine.shared_files.as_ref();
+        let patience = shared_files.map(|it| it.peers.patience(file));
+        self.settle_until(file, patience.map(|it| Instant::now() + it), goes_on)
+    }
+}
+
+impl Flusher {
+    /// Returns the files for which the drain has something to do.
+    pub fn files(&self) -> Vec<Arc<File>> {
+        self.engine.dirty_files()
+    }
+
+    /// Called when a user wants this file complete: what other nodes have published of it is then
+    /// drained as well.
     pub fn concern(&self, id: FileId) -> Result<(), StoreError> {
-        let Some(together) = &self.shared.together else {
+        let Some(shared_files) = &self.engine.shared_files else {
             return Ok(());
         };
-        let file = self.shared.store.file(id);
-        let ask = || self.shared.canonicals.look(&file);
-        together.peers.look_at(&file, &ask)?;
+        let file = self.engine.store.file(id);
+        let ask = || self.engine.canonicals.stat_canonical(&file);
+        shared_files.peers.refresh_now(&file, &ask)?;
         if !file.is_settled() {
-            together.add(&file, true);
+            shared_files.add(&file, true);
         }
         Ok(())
     }
 
-    /// Drains all that any node has published of the file, and what this one has not, and waits
-    /// until the canonical file is the whole truth, or `goes_on` says no.
-    pub fn settle(&self, file: &Arc<File>, deadline: Instant, goes_on: &dyn Fn() -> bool) -> bool {
-        if let Some(together) = &self.shared.together {
-            together.add(file, true);
+    /// [`Publisher::settle`] with a deadline of the caller's.
+    pub fn settle_until(
+        &self,
+        file: &Arc<File>,
+        deadline: Option<Instant>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> bool {
+        if let Some(shared_files) = &self.engine.shared_files {
+            shared_files.add(file, true);
         }
         let handle = self.drain(Selection::Files(vec![file.id()]));
-        let drained = handle.wait_with(Some(deadline), |_| goes_on());
+        let drained = handle.wait_with(deadline, |_| goes_on());
         drained == Verdict::Drained && file.is_settled()
     }
 }
@@ -118,8 +130,5 @@ fn given_up() -> StickyError {
 }
 
 fn stopped() -> StickyError {
-    StickyError {
-        errno: libc::EIO,
-        message: "the daemon is stopping; the data stays in the store".to_owned(),
-    }
+    DrainError::Stopping.sticky()
 }

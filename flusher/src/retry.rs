@@ -1,7 +1,7 @@
 //! How long to leave a failing file alone: twice as long after every failure, within bounds.
 //!
-//! There is no last attempt. Giving up would leave data that the job believes written in a place
-//! that nobody looks at; the error sticks to the file and `status` shows it meanwhile.
+//! There is no last attempt. Giving up would leave data that the application believes written in a
+//! place where no user looks for it. Meanwhile the error sticks to the file, and `status` shows it.
 
 use std::time::Duration;
 

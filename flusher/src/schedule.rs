@@ -1,8 +1,8 @@
-//! Which file is drained when, and how much of it. No I/O, no clock of its own: the engine feeds
-//! events and the time, and tests do too.
+//! Decides when each file is drained, and how much of it. There is no I/O and no clock here: the
+//! engine passes in events and the time, and so do tests.
 //!
-//! A file has at most one job at a time. What happens to it meanwhile is remembered (`again`), so
-//! that no event is lost between a job's last look at the file and its end.
+//! A file has at most one job at a time. Events that arrive meanwhile are remembered (`again`), so
+//! that none is lost between a job's last check of the file and its end.
 //!
 //! Nothing here is durable: after a crash the store's dirty files are the schedule.
 
@@ -15,37 +15,38 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 mod tests;
 
-/// After this many failures in a row a drain that somebody waits for counts as failed. The file
-/// is tried again all the same.
-const PATIENCE: u32 = 3;
+/// After this many failures in a row, a drain that a caller waits for counts as failed. The file is
+/// tried again all the same.
+const FAILURES_UNTIL_GIVEN_UP: u32 = 3;
 
-/// A file that is published again and again is left alone for no longer than this.
+/// A file that is published again and again is not left undrained for longer than this.
 const LONGEST_STREAK: Duration = Duration::from_secs(10);
 
 /// How much of a file a job may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Stripes that are dirty from end to end: they will not get better by waiting.
+    /// Stripes that are dirty from end to end: waiting would gain nothing for them.
     FullStripes,
-    /// Everything, and then the end of the dirty life.
+    /// Everything, and then the end of the dirty period.
     Everything,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Facts {
     pub writers: usize,
-    /// Somebody asked for this file.
+    /// A caller asked for a drain of this file.
     pub requested: bool,
     /// The store is above its high watermark.
     pub pressure: bool,
     /// Partial stripes have waited long enough for more bytes.
     pub lingered: bool,
-    /// Somebody waited for a publication just now, and is likely to wait for the next: a job writes under
-    /// locks, say. A drain would write the same bytes to the same targets at the same time.
-    pub restless: bool,
+    /// A caller waited for a publication just now and is likely to wait for the next one, for
+    /// example because an application writes under locks. A drain would write the same bytes to the
+    /// same targets at the same time.
+    pub published_often: bool,
 }
 
-/// `None`: not now; an event will come.
+/// Returns what a job may do with the file now. `None`: nothing; an event will come.
 pub(crate) fn choose(policy: Policy, facts: Facts) -> Option<Scope> {
     if facts.requested || facts.pressure {
         return Some(Scope::Everything);
@@ -54,7 +55,7 @@ pub(crate) fn choose(policy: Policy, facts: Facts) -> Option<Scope> {
         Policy::Never => None,
         _ if facts.writers == 0 => Some(Scope::Everything),
         Policy::OnClose => None,
-        Policy::Immediate if facts.restless => None,
+        Policy::Immediate if facts.published_often => None,
         Policy::Immediate if facts.lingered => Some(Scope::Everything),
         Policy::Immediate => Some(Scope::FullStripes),
     }
@@ -63,13 +64,13 @@ pub(crate) fn choose(policy: Policy, facts: Facts) -> Option<Scope> {
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Nothing of the file is undrained, or nothing of it is the drain's business.
+    /// Nothing of the file is undrained, or what is undrained is not for the drain.
     Clean,
-    /// All went well, and there is more.
+    /// Everything went well, and there is more to drain.
     Dirty,
-    /// As `Dirty`, and all that was undrained when the job began is drained.
+    /// As `Dirty`, and everything that was undrained when the job began is drained.
     Passed,
-    /// Damaged stripes stay where they are; the rest went well.
+    /// Damaged stripes stay where they are; the rest was drained.
     Damaged,
     /// Something failed that may work later.
     Failed,
@@ -85,7 +86,7 @@ struct Entry {
     requested: bool,
     failures: u32,
     damaged: bool,
-    /// When its partial stripes were last drained, or the entry made.
+    /// When its partial stripes were last drained, or when this entry was made.
     swept: Instant,
     streak: Option<Streak>,
     made: Instant,
@@ -95,7 +96,7 @@ struct Entry {
     passed: Option<Instant>,
 }
 
-/// Publications that came one after the other, without a job between them.
+/// Publications one after the other, without a job between them.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
     since: Instant,
@@ -137,8 +138,8 @@ impl Schedule {
         }
     }
 
-    /// Something happened to the file: look at it at `at`, or earlier if that is planned. A file
-    /// that failed keeps its pause.
+    /// Notes that something happened to the file: it is due at `at`, or earlier if that was planned
+    /// already. A file that failed keeps its pause.
     pub fn wake(&mut self, id: FileId, at: Instant, now: Instant) {
         let entry = self.entry(id, now);
         if entry.running {
@@ -149,7 +150,7 @@ impl Schedule {
         }
     }
 
-    /// Somebody waited for what was written to be published, and it is.
+    /// Notes that a publication which a caller waited for is complete.
     pub fn published(&mut self, id: FileId, linger: Duration, now: Instant) {
         let entry = self.entry(id, now);
         let goes_on = |streak: &Streak| now.saturating_duration_since(streak.last) < linger;
@@ -158,21 +159,27 @@ impl Schedule {
         self.wake(id, now, now);
     }
 
-    /// Until when the file is restless; `None` if it is not.
-    pub fn restless_until(&self, id: FileId, linger: Duration, now: Instant) -> Option<Instant> {
+    /// Returns until when the drain of the file waits because it is published again and again;
+    /// `None` if it is not.
+    pub fn published_often_until(
+        &self,
+        id: FileId,
+        linger: Duration,
+        now: Instant,
+    ) -> Option<Instant> {
         let streak = self.entries.get(&id)?.streak?;
         let until = (streak.last + linger).min(streak.since + LONGEST_STREAK);
         (until > now).then_some(until)
     }
 
-    /// What kept the file from being drained is over: failures until now say nothing.
+    /// Called when what kept the file from being drained is over: earlier failures no longer count.
     pub fn relieve(&mut self, id: FileId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.failures = 0;
         }
     }
 
-    /// Somebody wants this file drained: now, whatever the policy and the pauses say.
+    /// Requests a drain of this file now, whatever the policy and the pauses say.
     pub fn request(&mut self, id: FileId, now: Instant) {
         let entry = self.entry(id, now);
         entry.requested = true;
@@ -189,7 +196,7 @@ impl Schedule {
         self.entries.get(&id).is_some_and(|e| e.requested)
     }
 
-    /// The next file that is due; it has no due time afterwards.
+    /// Returns the next file that is due, and removes its due time.
     pub fn pop(&mut self, now: Instant) -> Option<FileId> {
         let (due, id) = *self.queue.first()?;
         if due > now {
@@ -208,7 +215,7 @@ impl Schedule {
         Facts {
             requested: entry.is_some_and(|e| e.requested),
             lingered: entry.is_some_and(|e| now.saturating_duration_since(e.swept) >= linger),
-            restless: self.restless_until(id, linger, now).is_some(),
+            published_often: self.published_often_until(id, linger, now).is_some(),
             ..Facts::default()
         }
     }
@@ -241,7 +248,8 @@ impl Schedule {
                 return;
             }
             Outcome::Clean => {
-                // A new life began while the old one ended; nobody has asked for that one yet.
+                // A new dirty period began while the old one ended; no caller has asked for that
+                // one yet.
                 entry.requested = false;
                 entry.failures = 0;
                 entry.passed = Some(entry.began);
@@ -288,18 +296,19 @@ impl Schedule {
         ids
     }
 
-    /// All that was undrained of this file at `then`, when it was requested, has been drained since: a job that
-    /// began later got through, or found it clean. What was written since may be undrained.
-    pub fn is_through(&self, id: FileId, then: Instant) -> bool {
+    /// True if everything that was undrained of this file at `then`, when it was requested, has
+    /// been drained since: a job that began later drained all of it, or found the file clean. What
+    /// was written since may be undrained.
+    pub fn is_drained_since(&self, id: FileId, then: Instant) -> bool {
         self.entries.get(&id).is_none_or(|entry| {
             entry.made > then || entry.passed.is_some_and(|passed| passed > then)
         })
     }
 
-    /// Waiting for this file is pointless for now.
+    /// True if waiting for this file is pointless for now.
     pub fn given_up(&self, id: FileId) -> bool {
         self.entries
             .get(&id)
-            .is_some_and(|e| !e.running && (e.damaged || e.failures >= PATIENCE))
+            .is_some_and(|e| !e.running && (e.damaged || e.failures >= FAILURES_UNTIL_GIVEN_UP))
     }
 }

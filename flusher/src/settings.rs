@@ -1,13 +1,11 @@
-//! What an operator may choose about the drain. Plain values: nothing here is run-time state.
+//! Settings of the drain that an operator may choose for all files. Those that files may differ in are in
+//! [`layout_index::FileSettings`]. These are plain values, without any run-time state.
 
 pub use layout_index::policy::{Drain as Policy, Subfiles};
 use std::time::Duration;
 
-/// `policy` and `subfiles` are for files that have no other of their own ([`layout_index::policy`]).
 #[derive(Clone, Debug)]
 pub struct Settings {
-    pub policy: Policy,
-    pub subfiles: Subfiles,
     /// Unit of drain writes: aligned to the stripes of the canonical file.
     pub stripe: u64,
     /// Stripes written at once, over all files.
@@ -19,25 +17,22 @@ pub struct Settings {
     pub retry_max: Duration,
     /// Bytes written to one file before it is synced and its log space given back.
     pub sync_every: u64,
-    /// The same, in time: a slow drain gets on, and is seen to, before it has so many bytes.
+    /// The same limit in time: a slow drain makes visible progress before it has written so many
+    /// bytes.
     pub sync_after: Duration,
-    /// Read every stripe back after writing it and compare checksums.
+    /// Read every stripe back after writing it and compare the bytes.
     pub verify: bool,
-    /// How long a first write waits for company before the immediate policy acts on it.
+    /// How long a first write waits for more data before the immediate policy acts on it.
     pub batch: Duration,
     /// A call to the file system below that takes longer than this counts as hanging.
     pub patience: Duration,
     /// How long a half-written stripe of a file that is still open may wait to be filled.
     pub linger: Duration,
-    /// What is drained stays on this node as a copy, to be read there.
-    pub keep: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            policy: Policy::default(),
-            subfiles: Subfiles::default(),
             stripe: 1 << 20,
             concurrency: 4,
             rate_limit: None,
@@ -49,7 +44,6 @@ impl Default for Settings {
             batch: Duration::from_millis(50),
             patience: Duration::from_secs(10),
             linger: Duration::from_millis(500),
-            keep: false,
         }
     }
 }

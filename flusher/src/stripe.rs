@@ -1,17 +1,17 @@
-//! One stripe: which canonical writes a snapshot turns into, and making them.
+//! One stripe: decides which writes to the canonical file a snapshot needs, and makes them.
 //!
 //! # Consistency
 //!
-//! Everything here happens under the stripe's canonical guard, so nobody else on this node writes
-//! these bytes of the canonical file: reading around the dirty bytes and writing the whole span back
-//! cannot undo a neighbour's write. Where other nodes may write it, nothing is read around
-//! ([`Work::exactly`]). Bytes come out of the log through the store's own read, which checks
-//! every checksum; a stripe with one bad byte writes nothing at all.
+//! Everything here happens under the stripe's canonical guard, so no other thread of this node
+//! writes these bytes of the canonical file: reading around the dirty bytes and writing the whole
+//! span back cannot undo another write. If other nodes may write the file, nothing is read around
+//! ([`Work::exactly`]). Bytes come out of the log through the store's own read, which checks every
+//! checksum; a stripe with one bad byte writes nothing at all.
 //!
 //! # Crash behaviour
 //!
-//! Killed anywhere in here, recovery sees the stripe still undrained (nothing is recorded until
-//! the canonical file is synced) and writes it again: all steps can be repeated.
+//! If the daemon is killed anywhere in here, recovery sees the stripe still undrained (nothing is
+//! recorded until the canonical file is synced) and writes it again: all steps can be repeated.
 
 use layout_index::{ByteRange, DiskFile, Piece, Source, StoreError};
 use std::io::{self, IoSlice};
@@ -19,25 +19,25 @@ use std::io::{self, IoSlice};
 #[cfg(test)]
 mod tests;
 
-/// More separate runs than this in one stripe are written as one read-modify-write.
+/// If one stripe has more separate runs than this, they are written as one read-modify-write.
 const MAX_RUNS: usize = 8;
 
-/// Of file systems.
+/// Block size of the file systems below.
 const BLOCK: u64 = 4096;
 
-/// Direct I/O and the page cache both like buffers that start on a page.
+/// Direct I/O and the page cache both work best with buffers that start on a page.
 const ALIGN: usize = 4096;
 
 /// Why a stripe did not reach the canonical file.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// The log's bytes are damaged: trying again cannot help.
+    /// Bytes in the log or in a subfile are damaged: trying again cannot help.
     Damaged(StoreError),
     /// The OST of a subfile did not answer.
     Away(StoreError),
     /// The store did not answer.
     Store(StoreError),
-    /// A truncate came between trimming the canonical file and looking at the stripe.
+    /// A truncate came between trimming the canonical file and taking the snapshot of the stripe.
     TrimPending,
     /// The canonical file did not take or return the bytes.
     Canonical {
@@ -64,14 +64,16 @@ fn canonical(op: &'static str, range: ByteRange) -> impl FnOnce(io::Error) -> Pr
     move |source| Problem::Canonical { op, range, source }
 }
 
-/// What has to happen to the canonical file for one snapshot.
+/// The changes that one snapshot needs in the canonical file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// Bytes that come from the log: runs without a gap, in order, each with its pieces.
+    /// Bytes that come from the log or a subfile: runs without a gap, in order, each with its
+    /// pieces.
     pub runs: Vec<Run>,
     /// Ranges to be punched out.
     pub zeros: Vec<ByteRange>,
-    /// Set when the runs are too many: read this span, lay runs and zeros over it, write it once.
+    /// Set if there are too many runs: read this span, lay runs and zeros over it, and write it
+    /// once.
     pub span: Option<ByteRange>,
 }
 
@@ -90,7 +92,7 @@ pub(crate) struct Run {
 }
 
 impl Work {
-    pub fn of(pieces: &[Piece]) -> Work {
+    pub fn from_pieces(pieces: &[Piece]) -> Work {
         Work::plan(pieces.iter().map(|piece| match piece.source {
             Source::Log(_) | Source::Subfile(_) | Source::Published(_) => (piece.range, Kind::Data),
             Source::Zero => (piece.range, Kind::Zero),
@@ -98,19 +100,20 @@ impl Work {
         }))
     }
 
-    /// Writes nothing but these bytes. For files that other nodes may write past their stores
-    /// meanwhile: no guard of this node keeps those out, and what was read around would undo them.
+    /// Writes exactly these bytes. For files that other nodes may write through, past their stores,
+    /// at the same time: no guard of this node keeps those writes out, and writing back what was
+    /// read around would undo them.
     pub fn exactly(pieces: &[Piece]) -> Work {
         Work {
             span: None,
-            ..Work::of(pieces)
+            ..Work::from_pieces(pieces)
         }
     }
 
-    /// What is read around anyway is read as far as the file system's own blocks reach, or to the
-    /// ends of the stripe if most of that is written: nobody below has to read a block again to change
-    /// a part of it. Never beyond the file's end: a truncate that comes meanwhile cuts the
-    /// canonical file after this.
+    /// Widens a span that is read around anyway to the blocks of the file system, or to the ends of
+    /// the stripe if the span is more than half of it: then nothing below has to read a block again
+    /// to change a part of it. The span never goes beyond the file's end: a truncate that comes
+    /// meanwhile cuts the canonical file after this write.
     pub fn aligned(mut self, stripe: ByteRange, size: u64) -> Work {
         if let Some(span) = &mut self.span {
             let wide = match span.len() > stripe.len() / 2 {
@@ -160,15 +163,15 @@ impl Work {
         self.runs.is_empty() && self.zeros.is_empty()
     }
 
-    /// Bytes that count as drained once this is done.
+    /// Returns how many bytes count as drained once this is done.
     pub fn bytes(&self) -> u64 {
         let data: u64 = self.runs.iter().map(|r| r.range.len()).sum();
         data + self.zeros.iter().map(ByteRange::len).sum::<u64>()
     }
 }
 
-/// Does `work`, which lies within `range`, to `file`. `read` fills a buffer with a run's bytes
-/// from the log, checking checksums.
+/// Applies `work`, which lies within `range`, to `file`. `read` fills a buffer with a run's bytes
+/// from the store and checks their checksums.
 pub(crate) fn write(
     range: ByteRange,
     work: &Work,
@@ -195,10 +198,10 @@ pub(crate) fn write(
     }
 
     match &work.span {
-        Some(span) => put(file, *span, &stripe[at(span)], verify)?,
+        Some(span) => write_verified(file, *span, &stripe[at(span)], verify)?,
         None => {
             for run in &work.runs {
-                put(file, run.range, &stripe[at(&run.range)], verify)?;
+                write_verified(file, run.range, &stripe[at(&run.range)], verify)?;
             }
         }
     }
@@ -206,7 +209,8 @@ pub(crate) fn write(
         match &work.span {
             None => punch(file, *zero)?,
             Some(span) => {
-                // Inside the span the zeros were written; a zero range may stick out of it.
+                // Inside the span the zeros are written already; a range of zeros may stick out of
+                // it.
                 let before = ByteRange::new(zero.start, zero.end.min(span.start).max(zero.start));
                 let after = ByteRange::new(zero.start.max(span.end).min(zero.end), zero.end);
                 punch(file, before)?;
@@ -217,7 +221,12 @@ pub(crate) fn write(
     Ok(())
 }
 
-fn put(file: &dyn DiskFile, range: ByteRange, data: &[u8], verify: bool) -> Result<(), Problem> {
+fn write_verified(
+    file: &dyn DiskFile,
+    range: ByteRange,
+    data: &[u8],
+    verify: bool,
+) -> Result<(), Problem> {
     file.write_at(&[IoSlice::new(data)], range.start)
         .map_err(canonical("writing", range))?;
     if !verify {
@@ -237,8 +246,8 @@ fn put(file: &dyn DiskFile, range: ByteRange, data: &[u8], verify: bool) -> Resu
     Err(canonical("verifying", range)(source))
 }
 
-/// Makes `range` read as zeros. Beyond the end of the file it does already, and the size is not
-/// this module's business.
+/// Makes `range` read as zeros. Bytes beyond the end of the file read as zeros already, and this
+/// module does not set the size.
 fn punch(file: &dyn DiskFile, range: ByteRange) -> Result<(), Problem> {
     let len = file
         .size()
@@ -284,7 +293,7 @@ impl Buffer {
     }
 }
 
-/// Buffers in no one's hands: as many as stripes were ever written at once.
+/// Buffers that are not in use: as many as stripes were ever written at once.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers(parking_lot::Mutex<Vec<Buffer>>);
 

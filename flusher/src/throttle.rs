@@ -1,8 +1,8 @@
 //! The drain's rate limit: a token bucket that may go into debt.
 //!
-//! Whoever takes bytes is told how long to wait before using them, so a stripe larger than the
-//! bucket still gets through, later ones paying for it. The limit can be changed while stripes
-//! wait: those already told a time keep it.
+//! A caller that takes bytes is told how long to wait before it uses them. So a stripe larger than
+//! the bucket still gets through, and later stripes pay for it. The limit can be changed while
+//! stripes wait: those that were already told a time keep it.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ pub(crate) struct Throttle(Mutex<Bucket>);
 #[derive(Debug)]
 struct Bucket {
     rate: Option<f64>,
-    /// Bytes that may be used at once; negative while earlier takers are being paid for.
+    /// Bytes that may be used at once; negative while the debt of earlier callers is being paid
+    /// off.
     tokens: f64,
     filled: Instant,
 }
@@ -38,8 +39,8 @@ impl Throttle {
         bucket.tokens = bucket.tokens.min(0.0);
     }
 
-    /// Takes `bytes` and says how long to wait before using them.
-    pub fn take(&self, bytes: u64, now: Instant) -> Duration {
+    /// Takes `bytes` and returns how long to wait before using them.
+    pub fn take_tokens(&self, bytes: u64, now: Instant) -> Duration {
         let mut bucket = self.0.lock();
         let Some(rate) = bucket.rate else {
             return Duration::ZERO;
@@ -49,7 +50,7 @@ impl Throttle {
         if bucket.tokens >= 0.0 {
             Duration::ZERO
         } else {
-            // A day is longer than anyone watches and keeps the conversion in range.
+            // A day is longer than any caller waits, and keeps the conversion in range.
             Duration::from_secs_f64((-bucket.tokens / rate).min(86_400.0))
         }
     }
@@ -74,7 +75,10 @@ mod tests {
     #[test]
     fn no_limit_never_waits() {
         let now = Instant::now();
-        assert_eq!(Throttle::new(None, now).take(u64::MAX, now), Duration::ZERO);
+        assert_eq!(
+            Throttle::new(None, now).take_tokens(u64::MAX, now),
+            Duration::ZERO
+        );
     }
 
     #[test]
@@ -83,7 +87,7 @@ mod tests {
         let throttle = Throttle::new(Some(10 * MIB), start);
         let mut now = start;
         for _ in 0..100 {
-            now += throttle.take(MIB, now);
+            now += throttle.take_tokens(MIB, now);
         }
         let seconds = (now - start).as_secs_f64();
         assert!((9.6..=10.0).contains(&seconds), "100 MiB took {seconds} s");
@@ -94,8 +98,8 @@ mod tests {
         let start = Instant::now();
         let throttle = Throttle::new(Some(4 * MIB), start);
         let later = start + Duration::from_secs(3600);
-        assert_eq!(throttle.take(MIB, later), Duration::ZERO);
-        assert_eq!(throttle.take(MIB, later), Duration::from_millis(250));
+        assert_eq!(throttle.take_tokens(MIB, later), Duration::ZERO);
+        assert_eq!(throttle.take_tokens(MIB, later), Duration::from_millis(250));
     }
 
     #[test]
@@ -103,8 +107,8 @@ mod tests {
         let now = Instant::now();
         let throttle = Throttle::new(Some(1), now);
         throttle.set_rate(None, now);
-        assert_eq!(throttle.take(MIB, now), Duration::ZERO);
+        assert_eq!(throttle.take_tokens(MIB, now), Duration::ZERO);
         throttle.set_rate(Some(MIB), now);
-        assert_eq!(throttle.take(MIB, now), Duration::from_secs(1));
+        assert_eq!(throttle.take_tokens(MIB, now), Duration::from_secs(1));
     }
 }

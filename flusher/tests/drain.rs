@@ -1,9 +1,9 @@
-//! The drain over a real store and real files, with failures where they hurt.
+//! The drain over a real store and real files, with failures at critical points.
 
-use flusher::{Canonicals, Flusher, Policy, Selection, Settings, Verdict};
+use flusher::{Flusher, Policy, Selection, Settings, Verdict};
 use layout_index::{
-    ByteRange, DiskFile, File, FileId, Intro, RealDisk, RealFile, SpaceOptions, Store,
-    StoreOptions, Timestamp,
+    ByteRange, CanonicalFiles, DiskFile, File, FileId, FileSettings, Intro, RealDisk, RealFile,
+    SpaceOptions, Store, StoreOptions, Timestamp,
 };
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 const ID: FileId = FileId { ino: 7, birth: 1 };
 const STRIPE: u64 = 64 << 10;
 
-/// What the canonical side does wrong.
+/// The faults of the canonical side, and the calls that it has counted.
 #[derive(Debug, Default)]
 struct Faults {
     writes: AtomicU32,
     syncs: AtomicU32,
     gone: AtomicU32,
+    /// Opens that hang for longer than the drain is patient, and then panic.
+    panics: AtomicU32,
     /// Undrained bytes of the store when the canonical file was synced.
     at_sync: Mutex<Vec<u64>>,
     finished: AtomicU64,
@@ -35,6 +37,8 @@ impl Faults {
             .is_ok()
     }
 }
+
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Canonical {
@@ -83,8 +87,12 @@ struct Below {
     store: Arc<Store>,
 }
 
-impl Canonicals for Below {
-    fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+impl CanonicalFiles for Below {
+    fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        if Faults::take(&self.faults.panics) {
+            std::thread::sleep(3 * PATIENCE);
+            panic!("a defect that a test made");
+        }
         if Faults::take(&self.faults.gone) {
             return Ok(None);
         }
@@ -99,7 +107,7 @@ impl Canonicals for Below {
             store: self.store.clone(),
         })))
     }
-    fn finished(&self, _: FileId) {
+    fn file_clean(&self, _: FileId) {
         self.faults.finished.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -130,20 +138,28 @@ impl Bench {
         self.dir.path().join("backing")
     }
 
-    fn flusher(&self, policy: Policy) -> Flusher {
+    fn flusher(&self, policy: Policy) -> Arc<Flusher> {
+        self.flusher_with_patience(policy, Settings::default().patience)
+    }
+
+    fn flusher_with_patience(&self, policy: Policy, patience: Duration) -> Arc<Flusher> {
         let below = Below {
             dir: self.backing(),
             faults: self.faults.clone(),
             store: self.store.clone(),
         };
+        self.store.set_file_settings(FileSettings {
+            drain: policy,
+            ..FileSettings::default()
+        });
         let settings = Settings {
-            policy,
             stripe: STRIPE,
             concurrency: 3,
             retry_min: Duration::from_millis(5),
             retry_max: Duration::from_millis(50),
             sync_every: 4 * STRIPE,
             verify: true,
+            patience,
             batch: Duration::from_millis(2),
             linger: Duration::from_millis(20),
             ..Settings::default()
@@ -151,7 +167,7 @@ impl Bench {
         Flusher::start(self.store.clone(), Arc::new(below), settings, None).unwrap()
     }
 
-    /// A dirty life for a file that has `content` below.
+    /// Begins a dirty period of a file whose canonical file has `content`.
     fn file(&self, id: FileId, content: &[u8]) -> Arc<File> {
         std::fs::write(canonical_path(&self.backing(), id), content).unwrap();
         let file = self.store.file(id);
@@ -297,7 +313,8 @@ fn random_changes_while_draining_end_as_the_model_says() {
 fn policies_wait_for_their_moment() {
     let bench = Bench::new();
     let file = bench.file(ID, b"");
-    // Before the drain looks: a file that nobody has open is drained at once.
+    // A writer is added before the drain sees the file: a file that no process has open is drained
+    // at once.
     file.add_writer();
     let flusher = bench.flusher(Policy::OnClose);
     file.write(1, 0, &[1; 5000]).unwrap();
@@ -462,7 +479,7 @@ fn the_rate_limit_holds() {
     let began = Instant::now();
     assert_eq!(flusher.drain(Selection::All).wait(soon()), Verdict::Drained);
     let took = began.elapsed();
-    // Half a second's worth, less nothing saved up: the limit was set just now.
+    // Half a second's worth of bytes. Nothing is saved up, because the limit was set just now.
     assert!(took >= Duration::from_millis(400), "{took:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
@@ -480,4 +497,21 @@ fn a_deadline_is_kept_and_the_request_stands() {
     drop(handle);
     flusher.set_rate_limit(None);
     eventually("the drain that was asked for", || file.is_clean());
+}
+
+/// A call that was set aside and then panics has ended: the file is drained again.
+#[test]
+fn a_call_that_hangs_and_then_panics_does_not_keep_the_file_busy() {
+    let bench = Bench::new();
+    let file = bench.file(ID, b"");
+    let mut model = Vec::new();
+    put(&file, &mut model, 0, &[7; 5000]);
+    bench.faults.panics.store(1, Ordering::SeqCst);
+    let flusher = bench.flusher_with_patience(Policy::Never, PATIENCE);
+    let handle = flusher.drain(Selection::All);
+    eventually("the drain says that it hangs", || {
+        flusher.drain_error_of(&file).is_some()
+    });
+    assert_eq!(handle.wait(soon()), Verdict::Drained);
+    assert!(bench.below(ID) == model);
 }

@@ -1,4 +1,4 @@
-//! `ost::moosefs_master` against a real MooseFS, and MooseFS' own tools as the judge.
+//! `ost::moosefs_master` against a real MooseFS. MooseFS' own tools check the results.
 
 use flusher::ost::moosefs_master::{Chunk, CopyState, Error, Master, Target};
 use forebay_tests::moosefs::MooseFs;
@@ -36,7 +36,7 @@ fn a_file_goes_where_it_was_pinned() {
     cluster.inside(|| {
         let deep = mount.join("a/b");
         std::fs::create_dir_all(&deep).expect("create directories");
-        // Any directory of the mount will do.
+        // Any directory of the mount works.
         let master = master(&deep);
         let targets = master.targets().expect("list the targets");
         assert_eq!(targets.len(), 3);
@@ -92,7 +92,7 @@ fn sparse_files_and_refusals() {
         assert!(matches!(error, Error::NotEmpty), "{error}");
         let error = master.ensure_class('a').expect_err("not a label");
         assert!(matches!(error, Error::BadLabel('a')), "{error}");
-        // Somebody else's class of the same name is not used.
+        // A class of the same name that an administrator made differently is not used.
         let mount = mount.to_str().expect("text");
         cluster.tool("mfsscadmin", &[mount, "create", "-K", "B", "forebay-on-B"]);
         let error = master.ensure_class('B').expect_err("not strict");
@@ -103,7 +103,7 @@ fn sparse_files_and_refusals() {
     assert!(Master::find(&dir).expect("look").is_none());
 }
 
-/// The reason for not starting MooseFS' tools: here they could not be started.
+/// The reason for not starting MooseFS' tools: in this situation they could not be started.
 #[test]
 fn targets_are_pinned_to_while_another_hangs() {
     let cluster = MooseFs::start(2);
@@ -163,7 +163,7 @@ fn from_another_network_it_is_said_to_be_out_of_reach() {
     let cluster = MooseFs::start(1);
     let mount = cluster.mount("client");
     let elsewhere = std::thread::spawn(move || {
-        // SAFETY: takes a number; gives this thread a network without neighbours.
+        // SAFETY: takes a number; moves this thread to a network namespace with no other host.
         let alone = unsafe { libc::unshare(libc::CLONE_NEWNET) };
         assert_eq!(alone, 0, "{}", std::io::Error::last_os_error());
         let master = master(&mount);
@@ -178,7 +178,7 @@ fn from_another_network_it_is_said_to_be_out_of_reach() {
     elsewhere.join().expect("the thread");
 }
 
-/// The backing's own path leads into the overlay once that is mounted over it.
+/// After a mount over the backing, the backing's own path leads into the overlay.
 #[test]
 fn a_mount_over_the_path_is_not_in_the_way() {
     let cluster = MooseFs::start(1);

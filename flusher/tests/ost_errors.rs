@@ -1,5 +1,6 @@
-//! Each way in which a target fails, on a file system that really fails so: the sentence names the
-//! target, says what is wrong and what to do; nothing is left behind; the others go on.
+//! Each way in which a target can fail, on a file system that really fails like this: the sentence
+//! names the target, says what is wrong and what to do; nothing is left behind; the other targets
+//! go on.
 
 mod ost_sim;
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A file system for the time of a test.
+/// A file system that is mounted for the time of a test.
 struct Mounted {
     at: PathBuf,
     _dir: tempfile::TempDir,
@@ -53,7 +54,7 @@ fn directories(paths: &[&Path]) -> Arc<dyn Provider> {
     Arc::new(Directories::new(paths))
 }
 
-/// What the probe says of the one target.
+/// Returns the error of a probe of the one target.
 fn sentence(target: &Path) -> String {
     let probed = probe_all(directories(&[target]), LONG);
     let error = probed[0].result.as_ref().expect_err("it fails").to_string();
@@ -82,7 +83,7 @@ fn full() {
 #[test]
 fn read_only() {
     let target = Mounted::new("tmpfs", "size=8m");
-    // Before the first file, and when there were some.
+    // Once before the first file was made, and once afterwards.
     for _ in 0..2 {
         mount(&["-o", "remount,ro"], &target.at);
         let said = sentence(&target.at);
@@ -119,7 +120,7 @@ fn not_allowed() {
     std::os::unix::fs::chown(dir.path(), Some(0), Some(0)).expect("chown");
     let mode: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(dir.path(), mode).expect("chmod");
-    // A probe's threads belong to the user who asks.
+    // A probe's threads run as the user who asks for it.
     let said = as_user(ALICE, &[], || sentence(dir.path()));
     assert!(
         said.contains("may not write in ") && said.ends_with("change its owner or mode"),
@@ -148,7 +149,8 @@ fn missing_or_no_directory() {
     );
 }
 
-/// Measured through the page cache, and told so; a caller that insists gets the sentence.
+/// The probe measures through the page cache and says so; a caller that insists on O_DIRECT gets
+/// the error.
 #[test]
 fn no_o_direct() {
     let target = Mounted::new("ramfs", "mode=755");
@@ -184,7 +186,7 @@ const FAILURES: [(Failure, &str); 4] = [
     ),
 ];
 
-/// OST 1 fails as the simulator can; the other one does not notice.
+/// OST 1 fails in each way that the simulator knows; the other OST is not affected.
 fn fails_on_the_simulator(pfs: &Pfs, provider: &Arc<dyn Provider>) {
     let set = |how| {
         let change = Change::default().fail(how);
@@ -240,7 +242,7 @@ fn directories_that_fail() {
     fails_on_the_simulator(&pfs, &directories(&[&paths[0], &paths[1]]));
 }
 
-/// A Lustre in a directory of its own, with one OST chosen.
+/// A Lustre in a directory of its own, and one of its OSTs.
 struct OneOst {
     lustre: Lustre,
     ost: Ost,
@@ -264,7 +266,7 @@ impl OneOst {
         }
     }
 
-    /// What is said when no file can be made there.
+    /// Returns the error when no file can be made there.
     fn refusal(&self, direct: bool) -> OstError {
         let made = self.lustre.create(&self.ost, "new", direct);
         let error = made.expect_err("no file can be made there");
@@ -281,8 +283,8 @@ impl OneOst {
     }
 }
 
-/// An ordinary user's daemon, before anything was made there and where root's has made it. The name of
-/// the OST says nothing about where, so the sentence names the directory.
+/// The daemon of an ordinary user, before anything was made there, and after root's daemon has made
+/// it. The name of the OST does not show the place, so the sentence names the directory.
 #[test]
 fn lustre_not_allowed() {
     let one = OneOst::new(quick(2));
@@ -301,8 +303,8 @@ fn lustre_not_allowed() {
     assert_eq!(one.files(), ["a"]);
 }
 
-/// The directories of subfiles are made again; the one that was given is not, for nothing tells where
-/// it should be.
+/// The directories of subfiles are made again. The directory that was given is not, because nothing
+/// tells where it should be.
 #[test]
 fn lustre_missing() {
     let one = OneOst::new(quick(2));
@@ -322,11 +324,12 @@ fn lustre_missing() {
         one.dir.display()
     );
     assert!(said.contains(&removed), "{said}");
-    // Not to be taken for a file that was drained.
+    // The error must not look like that of a file that was drained.
     assert_eq!(error.errno(), None);
 }
 
-/// Measured through the page cache, and told so; a caller that insists gets the sentence.
+/// The probe measures through the page cache and says so; a caller that insists on O_DIRECT gets
+/// the error.
 #[test]
 fn lustre_without_o_direct() {
     let one = OneOst::new(quick(2).no_direct());

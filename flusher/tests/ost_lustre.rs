@@ -1,5 +1,5 @@
-//! The Lustre provider end to end, on a simulated PFS that takes the same calls. Lustre itself
-//! was not there to be asked.
+//! The Lustre provider end to end, on a simulated PFS that takes the same calls. There was no real
+//! Lustre to test with.
 
 mod ost_sim;
 
@@ -67,8 +67,9 @@ fn every_byte_of_a_subfile_is_on_its_ost() {
     assert_eq!(lustre.list(&osts[1]).expect("list"), ["second"]);
 }
 
-/// S9.9: "A subfile is on the target it was asked for". A node has made a file and not yet said where; another, which
-/// cleans up after probes, looks at it, and that decides nothing.
+/// S9.9: "A subfile is on the target it was asked for". A node has made a file and not chosen its
+/// place yet. Another node, which cleans up after probes, looks at the file, and that does not
+/// decide the place.
 #[test]
 fn looking_at_a_file_does_not_place_it() {
     let pfs = Pfs::new(quick(2));
@@ -115,14 +116,14 @@ fn a_canonical_file_is_striped_over_the_chosen_osts() {
     file.sync_all().expect("sync");
     let half = 2 * MIB as u64;
     assert_eq!(written(&pfs), [0, half, 0, half]);
-    // It has its place.
+    // The file has its place already.
     let all = lustre.stripe(file.as_fd(), &osts, unit);
     assert!(!all.expect("no error"));
     assert_eq!(layout(&pfs.mount().join("file")).osts(), [3, 1]);
 }
 
-/// S9.9: without the flags of `create_flags` a file has objects at once, and a layout that is set
-/// afterwards is swallowed. That must not be taken for success.
+/// S9.9: without the flags of `create_flags` a file has objects at once, and striping that is set
+/// afterwards is silently ignored. That must not be taken for success.
 #[test]
 fn a_file_that_has_objects_already_is_not_said_to_be_striped() {
     let pfs = Pfs::new(quick(4));
@@ -152,7 +153,7 @@ fn an_ost_that_the_file_system_does_not_have_is_refused() {
         text.contains("OST 9 (sim-OST0009)") && text.contains("is the OST gone"),
         "{text}"
     );
-    // Nothing is left, and nobody tries again without O_DIRECT.
+    // Nothing is left behind, and the file is not made again without O_DIRECT.
     assert_eq!(
         (said.errno(), lustre.list(&osts[2]).expect("list").len()),
         (None, 0)
@@ -193,7 +194,7 @@ fn a_slow_ost_is_cut_off_when_most_are_done() {
     }
 }
 
-/// Where no OSTs are chosen the file gets the layout of its directory, and takes bytes.
+/// If no OSTs are chosen, the file gets the striping of its directory, and takes bytes.
 #[test]
 fn a_canonical_file_without_chosen_osts_is_placed_by_default() {
     let pfs = Pfs::new(quick(4).stripe("1M", 3));

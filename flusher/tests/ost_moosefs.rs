@@ -1,4 +1,4 @@
-//! The MooseFS provider on a real MooseFS, with MooseFS' own tools as the judge.
+//! The MooseFS provider on a real MooseFS. MooseFS' own tools check the results.
 
 use flusher::ost::{Kind, MooseFs, Ost, ProbeOptions, Provider, probe, provider};
 use forebay_tests::moosefs::MooseFs as Cluster;
@@ -36,7 +36,7 @@ fn every_chunk_of_a_subfile_is_on_its_chunkserver() {
         assert_eq!(seen, [0, 1, 2].map(|n| (n as u32, expected[n].as_str())));
         for n in [1, 2, 0] {
             let file = moosefs.create(&osts[n], "7-1", false).expect("create");
-            // More than one chunk.
+            // The file has more than one chunk.
             fill(&file, 65 * MIB).expect("write");
             let path = backing.join(format!(".forebay/subfiles/{}/7-1", cluster.label(n)));
             let copies = cluster.chunks_of(&path);
@@ -71,11 +71,11 @@ fn found_by_itself_and_probed() {
             "{refused}"
         );
     });
-    // Where its master cannot be reached it can still be mounted over, only without OSTs.
+    // If the master cannot be reached, the overlay can still be mounted, only without OSTs.
     let elsewhere = std::thread::spawn({
         let mount = mount.clone();
         move || {
-            // SAFETY: takes a number; gives this thread a network without neighbours.
+            // SAFETY: takes a number; moves this thread to a network namespace with no other host.
             let alone = unsafe { libc::unshare(libc::CLONE_NEWNET) };
             assert_eq!(alone, 0, "{}", std::io::Error::last_os_error());
             let dir = File::open(&mount).expect("open");

@@ -1,19 +1,20 @@
-//! Each way in which a chunkserver or the way to it fails, on a real MooseFS that really fails so: the
-//! sentence names the target, says what is wrong and what to do; nothing is left behind.
+//! Each way in which a chunkserver or the way to it can fail, on a real MooseFS that really fails
+//! like this: the sentence names the target, says what is wrong and what to do; nothing is left
+//! behind.
 //!
-//! Quotas and a mount that is read-only are in `ost_moosefs.rs`. What cannot be had here is a MooseFS
-//! without O_DIRECT: its client is a FUSE file system, for which the kernel accepts the flag whatever the
-//! client thinks of it, and the client takes any write.
+//! Quotas and a mount that is read-only are in `ost_moosefs.rs`. A MooseFS without O_DIRECT cannot
+//! be tested here: its client is a FUSE file system, for which the kernel accepts the flag whatever
+//! the client does with it, and the client takes any write.
 //!
-//! # What the client makes of it
+//! # How the client reports failures
 //!
-//! By default `mfsmount` turns none of this into an error before minutes have passed, so the mounts here
-//! have options (seen with 3.0.117):
-//! - a full target: it asks again for two minutes, and then ENOSPC; `mfsioretries` sets how often.
-//!   The provider does not send anything there (`a_full_chunkserver`).
-//! - a target that is cut off: it waits until it is back. With `mfstimeout` EIO after so many seconds,
-//!   but only while the master has not missed the target. Then a new chunk waits again in spite
-//!   of it, and a chunk that is there is ENXIO after `mfsioretries`.
+//! By default `mfsmount` turns none of these failures into an error before minutes have passed, so
+//! the mounts here have options (seen with 3.0.117):
+//! - A full target: the client asks again for two minutes, and then returns ENOSPC; `mfsioretries`
+//!   sets how often. The provider does not send anything there (`a_full_chunkserver`).
+//! - A target that is cut off: the client waits until it is back. With `mfstimeout` it returns EIO
+//!   after so many seconds, but only until the master misses the target. After that a new chunk
+//!   waits again in spite of the option, and a chunk that exists gives ENXIO after `mfsioretries`.
 
 use flusher::ost::{MooseFs, Ost, OstError, ProbeOptions, Provider, probe};
 use forebay_tests::moosefs::{ALL_RIGHTS, KEPT_FREE, MooseFs as Cluster};
@@ -36,7 +37,7 @@ fn open(dir: &Path) -> MooseFs {
     found.expect("it is one")
 }
 
-/// A directory that only root may write to.
+/// Makes a directory that only root may write to.
 fn scratch(mount: &Path, name: &str) -> PathBuf {
     let dir = mount.join(name);
     std::fs::create_dir(&dir).expect("mkdir");
@@ -45,7 +46,7 @@ fn scratch(mount: &Path, name: &str) -> PathBuf {
     dir
 }
 
-/// What is said when no file can be made on `ost`.
+/// Returns the error when no file can be made on `ost`.
 fn refusal(moosefs: &MooseFs, ost: &Ost) -> OstError {
     let made = moosefs.create(ost, "new", false);
     let error = made.expect_err("no file can be made there");
@@ -67,11 +68,11 @@ fn assert_says(error: &OstError, words: &[&str]) {
     }
 }
 
-/// A subfile that grows where no further chunk fits, and new files there. Strict classes: what does not
-/// fit on a chunkserver goes nowhere else.
+/// A subfile grows where no further chunk fits, and new files are made there. The classes are
+/// strict: what does not fit on a chunkserver goes nowhere else.
 #[test]
 fn a_full_chunkserver() {
-    // The second has room for one chunk.
+    // The second chunkserver has room for one chunk.
     let cluster = Cluster::start_on(&[None, Some(KEPT_FREE + CHUNK + 8 * MIB)]);
     let mount = cluster.mount_with("client", &["mfsioretries=3"]);
     let waits = cluster.mount("waits");
@@ -82,7 +83,8 @@ fn a_full_chunkserver() {
         let file = moosefs.create(&osts[1], "a", false).expect("create");
         write(&file, &vec![1; CHUNK as usize], 0).expect("the first chunk");
 
-        // At once, where the client would wait. Chunkservers say how full they are now and then.
+        // The error comes at once, where the client would wait. Chunkservers report how full they
+        // are only now and then.
         let patient = open(&waits);
         let error = wait_until("the master knows how full it is", LONG, || {
             let began = Instant::now();
@@ -108,7 +110,7 @@ fn a_full_chunkserver() {
     });
 }
 
-/// Rights of the client in `mfsexports.cfg`, rights of the user, and a directory that goes away.
+/// Rights of the client in `mfsexports.cfg`, rights of the user, and a directory that is removed.
 #[test]
 fn not_allowed_and_missing() {
     let cluster = Cluster::start(1);
@@ -133,7 +135,7 @@ fn not_allowed_and_missing() {
         assert_says(&refusal(&moosefs, &ost), &words);
         assert_eq!(moosefs.list(&ost).expect("list"), [""; 0]);
 
-        // As it was told above: the class is there now, and that is enough.
+        // As the advice above says: the class exists now, and that is enough.
         cluster.export(&without_admin);
         moosefs.create(&ost, "a", false).expect("create");
 
@@ -146,11 +148,12 @@ fn not_allowed_and_missing() {
         };
         denied(&open(&theirs), &theirs);
         assert_eq!(std::fs::read_dir(&theirs).expect("list").count(), 0);
-        // There or below it: the client lets pass who finds a directory in the kernel's cache.
+        // The refusal names the directory or one below it: the client lets a user pass whose
+        // directory is in the kernel's cache.
         denied(&moosefs, &dir.join(".forebay"));
         assert_eq!(moosefs.list(&ost).expect("list"), ["a"]);
 
-        // Directories of subfiles are made again; the one that was given is not.
+        // Directories of subfiles are made again; the directory that was given is not.
         std::fs::remove_dir_all(dir.join(".forebay/subfiles/A")).expect("remove");
         let gone = moosefs.open(&ost, "a").expect_err("removed");
         assert_eq!(gone.errno(), Some(libc::ENOENT));
@@ -162,12 +165,12 @@ fn not_allowed_and_missing() {
             dir.display()
         );
         assert_says(&error, &[&removed]);
-        // Not to be taken for a file that was drained.
+        // The error must not look like that of a file that was drained.
         assert_eq!(error.errno(), None);
     });
 }
 
-/// See above for what becomes of a target that is cut off.
+/// A target that is cut off gives the errors that are listed at the top of this file.
 #[test]
 fn a_chunkserver_that_is_cut_off() {
     let cluster = Cluster::start(2);
@@ -182,7 +185,7 @@ fn a_chunkserver_that_is_cut_off() {
         let broken = "the target or its network is broken: ask its administrator";
         let new = moosefs.create(&ost, "new", false);
         let new = new.expect("the master makes it alone");
-        let error = write(&new, b"no chunk yet", 0).expect_err("nobody answers");
+        let error = write(&new, b"no chunk yet", 0).expect_err("no server answers");
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
         let error = OstError::new(&ost, "writing", error);
         assert_says(&error, &["OST 1 (B at ", "I/O error; ", broken]);

@@ -1,11 +1,11 @@
-//! Files with policies of their own: the drain asks for those it does not know, and a file system
-//! that does not answer holds up nobody else.
+//! Files with policies of their own: the drain asks for policies that it does not know, and a file
+//! system that does not answer for one file does not hold up others.
 
-use flusher::{Canonicals, Flusher, Policy, Selection, Settings, Verdict};
+use flusher::{Flusher, Selection, Settings, Verdict};
 use layout_index::policy::Drain;
 use layout_index::{
-    DiskFile, File, FileId, FilePolicy, Intro, RealDisk, RealFile, SpaceOptions, Store,
-    StoreOptions, Timestamp,
+    CanonicalFiles, DiskFile, File, FileId, FilePolicy, Intro, RealDisk, RealFile, SpaceOptions,
+    Store, StoreOptions, Timestamp,
 };
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Files whose policy is `never`, and those whose policy cannot be had.
+/// Files whose policy is `never`, and files whose policy cannot be read.
 const KEPT: u64 = 1;
 const KEPT_TOO: u64 = 2;
 const BROKEN: u64 = 3;
@@ -23,13 +23,13 @@ const HANGS: u64 = 4;
 struct Below {
     dir: PathBuf,
     asked: AtomicU32,
-    /// Nobody is answered about [`HANGS`] before this is true.
+    /// Questions about [`HANGS`] are not answered before this is true.
     answers: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Canonicals for Below {
-    fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+impl CanonicalFiles for Below {
+    fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
         let options = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
@@ -37,13 +37,13 @@ impl Canonicals for Below {
         Ok(Some(Arc::new(RealFile(options))))
     }
 
-    fn finished(&self, _: FileId) {}
+    fn file_clean(&self, _: FileId) {}
 
     fn has_policies(&self) -> bool {
         true
     }
 
-    fn policy(&self, file: &File) -> io::Result<FilePolicy> {
+    fn policy_of(&self, file: &File) -> io::Result<FilePolicy> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match file.id().ino {
             KEPT | KEPT_TOO => Ok(FilePolicy {
@@ -104,7 +104,7 @@ impl Bench {
         }
     }
 
-    /// Undrained data of a file that nobody has open.
+    /// Makes a file with undrained data that no process has open.
     fn file(&self, ino: u64) -> Arc<File> {
         let id = FileId { ino, birth: 1 };
         std::fs::write(path(self.dir.path(), id), "").unwrap();
@@ -119,9 +119,8 @@ impl Bench {
         file
     }
 
-    fn flusher(&self, patience: Duration) -> Flusher {
+    fn flusher(&self, patience: Duration) -> Arc<Flusher> {
         let settings = Settings {
-            policy: Policy::Immediate,
             concurrency: 1,
             batch: Duration::from_millis(2),
             linger: Duration::from_millis(20),
@@ -145,7 +144,7 @@ fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     }
 }
 
-/// S10.5: as after a start, when nobody has opened anything. Each is asked for once.
+/// S10.5: as after a start, when no file has been opened. Each policy is asked for once.
 #[test]
 fn unknown_policies_are_asked_for_before_anything_is_drained() {
     let bench = Bench::new();
@@ -161,7 +160,7 @@ fn unknown_policies_are_asked_for_before_anything_is_drained() {
     assert_eq!(kept.policy().drain, Some(Drain::Never));
     assert!(!kept.is_clean() && !too.is_clean());
 
-    // What somebody sets later counts at once, and a request goes over it.
+    // A policy that is set later counts at once, and a request overrides the policy.
     kept.set_policy(FilePolicy::default());
     eventually("it drains when it may", || kept.is_clean());
     assert!(!too.is_clean());
@@ -172,7 +171,7 @@ fn unknown_policies_are_asked_for_before_anything_is_drained() {
     assert_eq!(flusher.shutdown(true), Verdict::Drained);
 }
 
-/// The only slot there is comes free again, and the file is drained as the mount says.
+/// The only job slot becomes free again, and the file is drained as the mount's settings say.
 #[test]
 fn a_policy_that_is_not_to_be_had_in_time() {
     let bench = Bench::new();

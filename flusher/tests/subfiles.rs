@@ -1,10 +1,11 @@
-//! The way through subfiles, on OSTs that are directories, with OSTs that fail and hang.
+//! The drain through subfiles, on OSTs that are directories, with OSTs that fail and hang.
 //!
 //! Promises S1 (a read returns the last completed write, whatever tier holds it), S4 (after drain
 //! the canonical file is what the overlay showed), S6 (subfiles go only after the canonical file
 //! is synced, log space only after the data is safe elsewhere), S9 (storage targets).
 
 use flusher::{Policy, Selection, Subfiles, Verdict};
+use layout_index::Publisher;
 use layout_index::{ByteRange, Intro, Store, Timestamp};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::path::{Path, PathBuf};
@@ -12,10 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use subfile_rig::*;
 
+mod scripted_osts;
 mod subfile_rig;
 
-/// S9.1, S9.3, S9.5: with the canonical file out of reach the data leaves the log all the same, reads
-/// as before, belongs to its owner, and nobody else waits.
+/// S9.1, S9.3, S9.5: while the canonical file cannot be reached, the data leaves the log all the
+/// same, reads as before, belongs to its owner, and no other file waits.
 #[test]
 fn data_is_in_subfiles_while_the_canonical_file_hangs() {
     let bench = Bench::new(3);
@@ -45,11 +47,11 @@ fn data_is_in_subfiles_while_the_canonical_file_hangs() {
         file.error().is_none(),
         "a hang is not an error of the job's"
     );
-    // Who waits goes on waiting: it may be slow and not dead.
+    // A caller goes on waiting: the file system may be slow and not dead.
     let soon_enough = Some(Instant::now() + Duration::from_secs(4));
     let waited = flusher.drain(Selection::All).wait(soon_enough);
     assert_eq!(waited, Verdict::StillDirty);
-    // The job goes on, and its new data leaves the log too.
+    // The application goes on, and its new data leaves the log too.
     let mut model = model;
     put(&file, &mut model, 100, &[5; 9000]);
     drain.progress();
@@ -57,7 +59,7 @@ fn data_is_in_subfiles_while_the_canonical_file_hangs() {
         bench.store.totals().in_log == 0
     });
 
-    // What hung goes on, slowly: that is no failure any more, and worth waiting for.
+    // The call that hung goes on, slowly: that is no longer a failure, and worth waiting for.
     flusher.set_rate_limit(Some(1 << 20));
     bench.close_canonicals(false);
     eventually("the hang to end", || flusher.progress().errors.is_empty());
@@ -67,7 +69,7 @@ fn data_is_in_subfiles_while_the_canonical_file_hangs() {
     eventually("the subfiles to go", || bench.subfiles().is_empty());
 }
 
-/// Reads, overwrites, truncates and punches go on while everything moves.
+/// Reads, overwrites, truncates and punches go on while data is moved.
 #[test]
 fn random_changes_end_as_the_model_says() {
     for seed in 0..6 {
@@ -140,26 +142,26 @@ fn an_ost_that_hangs_or_fails_is_left_and_its_data_goes_elsewhere() {
         Mood::Fails(libc::EROFS),
     ] {
         let bench = Bench::new(3);
-        bench.provider.set(1, mood);
+        bench.set_mood(1, mood);
         let file = bench.file(ID);
         let model = strided(&file);
         bench.close_canonicals(true);
-        let (flusher, fleet) = bench.flusher(Subfiles::Always);
+        let (flusher, targets) = bench.flusher(Subfiles::Always);
         flusher.drain(Selection::All);
         eventually("the log to be empty", || bench.store.totals().in_log == 0);
         assert!(read(&file, model.len()) == model);
-        // The data does not wait for a verdict on the OST.
+        // The data does not wait until the OST is dropped.
         eventually(&format!("{mood:?}: the OST to be dropped"), || {
-            fleet.status().osts[1].state.is_dropped()
+            targets.status().osts[1].state.is_dropped()
         });
-        let said = fleet.status().osts[1].error.clone().unwrap_or_default();
+        let said = targets.status().osts[1].error.clone().unwrap_or_default();
         assert!(!said.is_empty(), "{mood:?}");
         assert!(bench.subfiles().iter().all(|(n, ..)| *n != 1));
-        // It is well again and is tried again.
-        bench.provider.set(1, Mood::Well);
+        // The OST works again and is tried again.
+        bench.set_mood(1, Mood::Well);
         eventually("the OST to be taken back", || {
-            fleet.tick(Instant::now());
-            fleet.is_usable(1)
+            targets.tick(Instant::now());
+            targets.is_usable(1)
         });
         bench.close_canonicals(false);
         assert_eq!(flusher.drain(Selection::All).wait(soon()), Verdict::Drained);
@@ -172,7 +174,7 @@ fn an_ost_that_hangs_or_fails_is_left_and_its_data_goes_elsewhere() {
 fn with_no_ost_left_the_data_goes_straight_to_the_canonical_file() {
     let bench = Bench::new(2);
     for n in 0..2 {
-        bench.provider.set(n, Mood::Fails(libc::EIO));
+        bench.set_mood(n, Mood::Fails(libc::EIO));
     }
     let file = bench.file(ID);
     let model = strided(&file);
@@ -186,17 +188,18 @@ fn with_no_ost_left_the_data_goes_straight_to_the_canonical_file() {
 fn a_used_up_quota_drops_no_ost() {
     let bench = Bench::new(2);
     for n in 0..2 {
-        bench.provider.set(n, Mood::Fails(libc::EDQUOT));
+        bench.set_mood(n, Mood::Fails(libc::EDQUOT));
     }
     let file = bench.file(ID);
     let model = strided(&file);
-    let (flusher, fleet) = bench.flusher(Subfiles::Always);
+    let (flusher, targets) = bench.flusher(Subfiles::Always);
     assert_eq!(flusher.drain(Selection::All).wait(soon()), Verdict::Drained);
     assert!(bench.below(ID) == model);
-    assert!(fleet.is_usable(0) && fleet.is_usable(1));
+    assert!(targets.is_usable(0) && targets.is_usable(1));
 }
 
-/// S9.7, `subfiles = auto`: straight to the canonical file, unless another node writes it too.
+/// S9.7, `subfiles = auto`: data goes straight to the canonical file, unless another node writes
+/// the file too.
 #[test]
 fn auto_makes_subfiles_only_for_files_that_others_write() {
     let bench = Bench::new(2);
@@ -244,8 +247,8 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// S9.6: what a killed daemon made and did not record, or recorded the end of, goes at the next start;
-/// what belongs to others, and what is in use, stays.
+/// S9.6: subfiles that a killed daemon made and did not record, or whose end it recorded, are
+/// removed at the next start. Files of other stores, and subfiles that are in use, stay.
 #[test]
 fn orphans_are_removed_at_the_start_and_others_are_not() {
     let bench = Bench::new(2);
@@ -277,8 +280,8 @@ fn orphans_are_removed_at_the_start_and_others_are_not() {
     bench.close_canonicals(false);
 }
 
-/// S9.6: "what a killed probe left, when it is an hour old": one that may still be written stays, and what
-/// only looks like one.
+/// S9.6: "what a killed probe left, when it is an hour old". A probe file that may still be written
+/// stays, and so do files whose names only look similar.
 #[test]
 fn old_files_of_probes_are_removed_at_the_start() {
     let bench = Bench::new(1);
@@ -301,14 +304,15 @@ fn old_files_of_probes_are_removed_at_the_start() {
     ];
     let (flusher, _) = bench.flusher(Subfiles::Always);
     eventually("the old one to go", || !old.exists());
-    // Waits for whoever removes them.
+    // This waits for the thread that removes files.
     drop(flusher);
     for path in &stay {
         assert!(path.exists(), "{path:?} is gone");
     }
 }
 
-/// What a kill leaves, opened again, while the daemon itself goes on and is not looked at any more.
+/// Opens a copy of the store as a kill would leave it. The daemon itself goes on, and the test
+/// ignores it from then on.
 fn killed(bench: &Bench) -> Arc<Store> {
     bench.store.sync().unwrap();
     let killed = bench.dir.path().join("killed");
@@ -316,7 +320,7 @@ fn killed(bench: &Bench) -> Arc<Store> {
     open_store_for(&killed, &bench.backing(), "n0")
 }
 
-/// A store whose data is all in subfiles, the canonical file still empty.
+/// A store whose data is all in subfiles, with the canonical file still empty.
 fn all_in_subfiles(bench: &Bench) -> (Arc<Store>, Vec<u8>) {
     let file = bench.file(ID);
     let model = strided(&file);
@@ -328,7 +332,8 @@ fn all_in_subfiles(bench: &Bench) -> (Arc<Store>, Vec<u8>) {
     (store, model)
 }
 
-/// S9.4: a target that is away holds up what is on it, and is named; the rest of the file drains.
+/// S9.4: a target that is away holds up only the data on it, and the error names it. The rest of
+/// the file drains.
 #[test]
 fn a_target_that_is_away_holds_up_only_what_is_on_it() {
     let bench = Bench::new(3);
@@ -357,8 +362,9 @@ fn a_target_that_is_away_holds_up_only_what_is_on_it() {
     bench.close_canonicals(false);
 }
 
-/// S6: a subfile that somebody removed who took this node for dead (`forebay drain --adopt`, after all that
-/// was published of it was drained) gets nothing more: only this process would find it again.
+/// S6: a subfile that another node has removed because it took this node for dead (`forebay drain
+/// --adopt`, after all that was published of it was drained) gets no more data: only this process
+/// would find it again.
 #[test]
 fn a_subfile_without_a_name_gets_nothing_more() {
     let bench = Bench::new(1);
@@ -373,7 +379,7 @@ fn a_subfile_without_a_name_gets_nothing_more() {
     for (_, path, _) in bench.subfiles() {
         std::fs::remove_file(path).unwrap();
     }
-    // Nothing of what was in it counts any more, and its life goes on.
+    // None of the bytes that were in it count any more, and the dirty period goes on.
     put(&file, &mut model, 0, &vec![2; 300_000]);
     drain.progress();
     eventually("new data to leave the log", moved);
@@ -385,7 +391,7 @@ fn a_subfile_without_a_name_gets_nothing_more() {
     bench.close_canonicals(false);
 }
 
-/// S8, S9.3: a file of the right name that is somebody else's is not the subfile.
+/// S8, S9.3: a file of the right name that belongs to another user is not the subfile.
 #[test]
 fn a_subfile_of_another_owner_is_refused() {
     assert!(
@@ -407,7 +413,7 @@ fn a_subfile_of_another_owner_is_refused() {
     bench.close_canonicals(false);
 }
 
-/// A store without any room still drains: the way into subfiles needs a little of it.
+/// A store without any room still drains: moving data to subfiles needs a little room.
 #[test]
 fn a_full_store_drains() {
     let bench = Bench::with_capacity(3, 4 << 20);
@@ -421,7 +427,7 @@ fn a_full_store_drains() {
     assert!(bench.below(ID) == model);
 }
 
-/// S8.6: what somebody put in the way is never opened, and nobody waits for it.
+/// S8.6: a FIFO that a user has put in the way is never opened, and the drain does not wait for it.
 #[test]
 fn a_fifo_in_the_shared_directory_is_not_opened() {
     let bench = Bench::new(1);

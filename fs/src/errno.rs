@@ -1,19 +1,19 @@
-//! The one place where an error becomes the number that a system call returns.
+//! Turns an error into the number that a system call returns.
 
-use crate::places::WaitEnd;
+use crate::requests::executor::WaitEnd;
 use layout_index::StoreError;
 use std::io;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// The backing's own answer: handed through as it is.
+    /// The backing's own error, passed on as it is.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The store could not do its part.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An internal name or attribute was to be made, changed or removed.
+    /// The caller tried to make, change or remove an internal name or attribute.
     #[error("the name is reserved for Forebay's own use")]
     Reserved,
     /// The name does not exist, or is hidden.
@@ -21,10 +21,10 @@ pub enum FsError {
     NotFound,
     #[error("no such attribute")]
     NoAttribute,
-    /// A node number the kernel should not know any more.
+    /// The kernel named a node that is not known here (any more).
     #[error("node {0} is not known")]
     Stale(u64),
-    /// A handle number that was never given out, or was released.
+    /// The kernel named a handle that was never given out, or was released.
     #[error("handle {0} is not open for this")]
     BadHandle(u64),
     /// The entry is on another file system than the backing's root.
@@ -32,42 +32,45 @@ pub enum FsError {
     OtherDevice,
     #[error("{0}")]
     Invalid(&'static str),
-    /// Past the last data or hole.
+    /// The offset of a seek is past the last data or hole.
     #[error("nothing there")]
     NoData,
     #[error("the directory is not for that")]
     IsDirectory,
     #[error("not supported")]
     Unsupported,
-    /// The rest of the descriptors is for the store and the drain.
+    /// The remaining descriptors are reserved for the store and the drain.
     #[error("the daemon has too many files open")]
     TooManyFiles,
-    /// What other nodes have published could not be drained in time.
+    /// Data that other nodes have published could not be drained in time.
     #[error("other nodes have published data of this file, and draining it took too long")]
     Unsettled,
-    /// They are older than a sync point.
+    /// The kernel's cached pages of a mapping are older than a sync point and could not be dropped.
     #[error("the kernel's pages of a mapped file could not be dropped: {0}")]
     Pages(io::Error),
     /// Another owner holds the lock.
     #[error("another owner holds the lock")]
     Locked,
-    /// No descriptor or no thread for one more.
+    /// There is no descriptor or no thread for another lock.
     #[error("no more locks can be had")]
     NoLocks,
-    /// A request would have to wait, and its user has too many that do.
+    /// The request would have to wait, and too many requests of its user wait already.
     #[error("too many requests of this user wait already")]
     Crowded,
-    /// A wait was ended by a signal.
+    /// A signal ended the wait.
     #[error("interrupted")]
     Interrupted,
-    /// Other nodes kept a range locked for too long.
+    /// Other nodes kept the range locked for too long.
     #[error("other nodes did not let this one have the bytes in time; try again")]
     NoTurn,
+    /// A fault of the program.
+    #[error("the operation panicked; please report this")]
+    Panicked,
     #[error(
-        "the mount was not told who publishes to other nodes; this is a fault of the daemon: please report it"
+        "the daemon is ending, so nothing can be published to other nodes any more; the data stays in the store"
     )]
-    NoPublisher,
-    /// The drain failed earlier; told once, at fsync or close.
+    DrainEnded,
+    /// The drain failed earlier. Reported at fsync and close.
     #[error("the drain of this file failed: {message}")]
     Drain { errno: i32, message: String },
 }
@@ -89,7 +92,7 @@ impl FsError {
             FsError::Unsupported => libc::EOPNOTSUPP,
             FsError::TooManyFiles => libc::ENFILE,
             FsError::Unsettled | FsError::NoTurn => libc::ETIMEDOUT,
-            FsError::Pages(_) | FsError::NoPublisher => libc::EIO,
+            FsError::Pages(_) | FsError::DrainEnded | FsError::Panicked => libc::EIO,
             FsError::Locked | FsError::Crowded => libc::EAGAIN,
             FsError::NoLocks => libc::ENOLCK,
             FsError::Interrupted => libc::EINTR,
@@ -97,7 +100,7 @@ impl FsError {
         }
     }
 
-    /// For callers that know only errors of the backing.
+    /// For callers that take only errors of the backing.
     pub fn into_io(self) -> io::Error {
         match self {
             FsError::Io(e) => e,
@@ -105,15 +108,15 @@ impl FsError {
         }
     }
 
-    /// Something is wrong with the node itself, not with what was asked: worth a line in the log.
+    /// True if the node itself is at fault and not the request: such an error is logged.
     pub fn is_fault(&self) -> bool {
         match self {
-            // The store's disk or the backing; only a broken one is news.
+            // An error of the store's disk or of the backing: only EIO (a broken disk) is worth logging.
             FsError::Store(StoreError::Io { source, .. }) => io_errno(source) == libc::EIO,
             FsError::Store(
                 StoreError::Full | StoreError::Busy | StoreError::Interrupted | StoreError::Crowded,
             ) => false,
-            FsError::Store(_) | FsError::Pages(_) | FsError::NoPublisher => true,
+            FsError::Store(_) | FsError::Pages(_) | FsError::DrainEnded | FsError::Panicked => true,
             _ => false,
         }
     }
@@ -146,13 +149,13 @@ fn io_errno(e: &io::Error) -> i32 {
 
 fn store_errno(e: &StoreError) -> i32 {
     match e {
-        // The callers write through instead; if they cannot, the node has no room.
+        // Callers write through when the store is full. If they cannot, the node has no room.
         StoreError::Full => libc::ENOSPC,
         StoreError::Busy | StoreError::Crowded => libc::EAGAIN,
-        StoreError::Io { source, .. } | StoreError::Shared { source, .. } => io_errno(source),
-        StoreError::Awaited { .. } | StoreError::Appending { .. } | StoreError::Restless(_) => {
-            libc::ETIMEDOUT
-        }
+        StoreError::Io { source, .. } | StoreError::SharedDir { source, .. } => io_errno(source),
+        StoreError::AnnouncementPending { .. }
+        | StoreError::Appending { .. }
+        | StoreError::KeepsChanging(_) => libc::ETIMEDOUT,
         StoreError::Gone(_) => libc::ESTALE,
         StoreError::Interrupted => libc::EINTR,
         StoreError::Clean

@@ -1,4 +1,4 @@
-//! What an open file or directory carries from request to request.
+//! Open files and directories: the state that a handle keeps between requests.
 
 use crate::backing::{AsUser, dirent::Dirent};
 use crate::inode::{Inode, Registered};
@@ -10,36 +10,37 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// An open file. `O_DIRECT` and the like are the kernel's business: it sends offsets. Where an append
-/// goes with many nodes: `ops/append`.
+/// An open file. `O_DIRECT` and similar flags are handled by the kernel, which sends each request with an
+/// offset. For the offset of an append where there are other nodes see `ops/append`.
 pub struct Handle {
-    /// Also the lane of the log that this handle's writes go to.
+    /// The handle's number. It also selects the lane of the log that this handle's writes go
+    /// to, if that lane is free.
     pub fh: u64,
     pub inode: Arc<Inode>,
     pub file: Arc<File>,
-    /// Opened with the opener's rights; for reading too wherever the opener may.
+    /// Opened as the opener; for reading too wherever the opener may read.
     pub canonical: AsUser,
     pub readable: bool,
     pub writable: bool,
-    /// The kernel does reads and writes of this file on the canonical file; what still comes here
-    /// (allocation, copies, sync, appends, O_DIRECT) must go there too.
+    /// Set if the kernel reads and writes the canonical file itself. Requests that still come here
+    /// (allocation, copies, sync, appends, O_DIRECT) must go to the canonical file too.
     pub passthrough: Option<Registered>,
-    /// Its writes go into the store.
+    /// Writes through this handle go into the store.
     pub absorbs: bool,
-    /// Its reads and writes take turns with those of other nodes.
+    /// Reads and writes through this handle take turns with those of other nodes (`absorb = coherent`).
     pub coherent: bool,
-    /// Other nodes may write the file while it is read and written here: each read looks for what
-    /// they have published, and a write records only what it changes.
+    /// Other nodes may write the file while this handle reads and writes it: each read refreshes first, and a
+    /// write records only the bytes that it changes.
     pub looks: bool,
     pub recent: Recent,
     pub opener: Caller,
-    /// No byte at or behind this can be written.
+    /// Upper limit of the file size: no byte at or beyond this offset can be written.
     pub largest: u64,
-    /// The number of the last drain error that this handle's fsync has told.
+    /// Number of the last drain error that an fsync of this handle has reported.
     pub told: AtomicU64,
 }
 
-/// An open directory: the backing's own stream, with its own offsets.
+/// An open directory: a descriptor of the backing's directory. Offsets are the backing's own.
 pub struct DirHandle {
     pub inode: Arc<Inode>,
     pub fd: OwnedFd,
@@ -47,12 +48,12 @@ pub struct DirHandle {
     pub opener: u32,
 }
 
-/// Entries read ahead from the backing. `at` is the offset of the first of them.
+/// Entries read ahead from the backing. `at` is the offset of the first entry.
 #[derive(Default)]
 pub struct DirStream {
     pub at: u64,
     pub ahead: std::collections::VecDeque<Dirent>,
-    /// Where the descriptor itself stands.
+    /// The current offset of the descriptor itself.
     pub position: u64,
 }
 
@@ -64,7 +65,7 @@ impl DirStream {
         }
     }
 
-    /// Past the first entry.
+    /// Moves past the first entry.
     pub fn step(&mut self) {
         if let Some(entry) = self.ahead.pop_front() {
             self.at = entry.next;

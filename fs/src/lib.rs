@@ -1,8 +1,11 @@
-//! The file system that jobs see: names and attributes of the backing directory as they are, data
+//! The file system that jobs see: names and attributes come from the backing directory as they are, data is
 //! absorbed into the node's store.
 //!
 //! ```text
-//! kernel ──▶ fuse/   translation to and from fuser, threads; no semantics
+//! kernel ──▶ fuse/   translation to and from fuser; nothing else
+//!              │
+//!              ▼
+//!         requests/  which thread, whose share, until when; counts, latencies, spans; no FUSE, no semantics
 //!              │
 //!              ▼
 //!            ops/    what each operation means; plain types in, plain results out
@@ -12,11 +15,10 @@
 //!         (the PFS directory, always as the caller)
 //! ```
 //!
-//! `inode/` and `handle.rs` are the two tables between requests. `errno.rs` is the only place where
-//! an error becomes a number. The flusher is not imported: the drain gets at canonical files
-//! through [`Overlay::open_canonical`], handed to it by the composition root.
+//! `inode/` and `handle.rs` define what is kept between requests: nodes and open handles. `errno.rs` is the
+//! only place that turns an [`FsError`] into a number. This crate does not depend on the flusher: the drain
+//! gets at canonical files through [`layout_index::CanonicalFiles`], which [`Overlay`] implements.
 
-mod asker;
 pub mod backing;
 pub mod errno;
 mod fuse;
@@ -24,9 +26,9 @@ mod handle;
 mod inode;
 mod mount;
 pub mod ops;
-mod places;
 pub mod policy;
 mod recent;
+mod requests;
 pub mod types;
 
 pub use backing::Backing;
@@ -35,7 +37,8 @@ pub use mount::{
     MountOptions, Mounted, PageDropper, UnmountError, Unmounter, abort_connection, mount,
 };
 pub use ops::{
-    Close, Explained, Fsync, OpenFile, Others, Overlay, OverlayOptions, Placement, Prefetched,
-    Publisher,
+    Close, Descriptors, Explained, Fsync, OpenFile, Others, Overlay, OverlayOptions, Prefetched,
+    pause,
 };
 pub use policy::{Policies, Rule, Rules};
+pub use requests::{Class, Op, OpStats, Requests};

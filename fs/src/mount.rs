@@ -1,9 +1,8 @@
 //! Mounting and unmounting.
 //!
-//! The mount is made here rather than by fuser, whose own unmount can detach a busy mount without
-//! saying so. Root mounts by itself; anyone else through `fusermount3`, which opens the device and
-//! hands it over a socket. A mount that does not come to life is taken down again before the error
-//! is returned.
+//! The mount is made here rather than by fuser, because fuser's own unmount can detach a busy mount without
+//! reporting it. Root mounts directly; other users mount through `fusermount3`, which opens the device and
+//! sends it over a socket. If a mount does not start, it is unmounted again before the error is returned.
 
 mod connection;
 mod helper;
@@ -16,8 +15,8 @@ pub use unmount::{UnmountError, Unmounter};
 
 use crate::fuse::Adapter;
 use crate::inode::Place;
-use crate::ops::{Invalidate, LetGo, Overlay};
-use crate::places::{NO_CALLER, Places};
+use crate::ops::{Invalidate, LetGo};
+use crate::requests::Requests;
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use nix::mount::MsFlags;
 use parking_lot::Mutex;
@@ -35,16 +34,16 @@ const DEVICE: &str = "/dev/fuse";
 
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Users other than the daemon's may use the mount.
+    /// Users other than the daemon's user may use the mount.
     pub allow_other: bool,
     pub read_only: bool,
     /// Honour setuid bits (off: `nosuid`).
     pub suid: bool,
     /// Honour device files (off: `nodev`).
     pub dev: bool,
-    /// What the mount table shows as the source.
+    /// The source that the mount table shows.
     pub fsname: String,
-    /// Event loops; 0 chooses by the number of processors.
+    /// Number of event loops; 0 chooses it by the number of processors.
     pub threads: usize,
 }
 
@@ -61,14 +60,14 @@ impl Default for MountOptions {
     }
 }
 
-/// A mount that answers. Dropping it leaves it mounted.
+/// A mount that answers requests. Dropping this value leaves it mounted.
 pub struct Mounted {
     session: JoinHandle<io::Result<()>>,
     unmounter: Unmounter,
 }
 
 impl Mounted {
-    /// Returns when the file system was unmounted, by whomever.
+    /// Returns when the file system has been unmounted, by this process or another one.
     pub fn wait(self) -> io::Result<()> {
         self.session
             .join()
@@ -84,10 +83,10 @@ impl Mounted {
     }
 }
 
-/// Mounts `overlay` on `mountpoint`, which may be the backing itself, and returns when it answers.
-/// Without `pages`, mappings that stay mapped see what other nodes publish when the file is opened again.
+/// Mounts the file system on `mountpoint`, which may be the backing itself, and returns when the mount answers requests.
+/// Without `pages`, a mapping that stays mapped shows what other nodes publish only after the file is opened again.
 pub fn mount(
-    overlay: Arc<Overlay>,
+    requests: Arc<Requests>,
     mountpoint: &Path,
     options: &MountOptions,
     pages: Option<PageDropper>,
@@ -100,7 +99,7 @@ pub fn mount(
         helper::mount(&mountpoint, options)?
     };
     let unmounter = Unmounter::find(&mountpoint, root)?;
-    start(overlay, device, options, &unmounter, pages).inspect_err(|_| {
+    start(requests, device, options, &unmounter, pages).inspect_err(|_| {
         if let Err(error) = unmounter.unmount(true) {
             tracing::error!(%error, "a mount that did not start could not be taken down");
         }
@@ -142,7 +141,7 @@ fn open_device() -> io::Result<OwnedFd> {
 }
 
 fn start(
-    overlay: Arc<Overlay>,
+    requests: Arc<Requests>,
     device: OwnedFd,
     options: &MountOptions,
     unmounter: &Unmounter,
@@ -156,28 +155,29 @@ fn start(
     let mut config = Config::default();
     config.acl = acl;
     config.n_threads = Some(threads(options));
-    // Each event loop opens the device for itself, which a user may not be allowed to.
+    // Each event loop opens the device for itself, which an ordinary user may not be allowed to do.
     config.clone_fd = open_device().is_ok();
-    let session = Session::from_fd(Adapter::new(overlay.clone()), device, acl, config)?;
+    let session = Session::from_fd(Adapter::new(requests.clone()), device, acl, config)?;
 
     let notifier = Arc::new(Mutex::new(Some(session.notifier())));
+    let overlay = requests.overlay();
     overlay.on_invalidate(invalidator(notifier.clone()));
-    overlay.on_let_go(releaser(overlay.places().clone(), notifier.clone()));
+    overlay.on_let_go(releaser(&requests, notifier.clone()));
     if let Some(pages) = pages {
         overlay.on_stale_pages(Box::new(pages.attach(unmounter.device())?));
     }
-    let waits = overlay;
     let session = std::thread::Builder::new()
         .name("fuse-session".into())
         .spawn(move || {
             let ended = session.run();
-            waits.end_lock_waits();
-            // It holds the device open; without it the kernel knows that nobody answers.
+            requests.end();
+            // The notifier holds the device open. Once it is dropped the kernel knows that no
+            // process answers requests.
             notifier.lock().take();
             ended
         })?;
-    // The handshake is done and the loops run: requests are answered from here on. Nothing in this
-    // process asks one, for a daemon killed while it waits for itself could not end.
+    // The handshake is done and the event loops run: requests are answered from here on. This process itself never
+    // makes a request to the mount: a daemon that is killed while it waits for its own answer could not end.
     Ok(Mounted {
         session,
         unmounter: unmounter.clone(),
@@ -189,7 +189,7 @@ type SharedNotifier = Arc<Mutex<Option<Notifier>>>;
 fn invalidator(notifier: SharedNotifier) -> Invalidate {
     Box::new(move |node| {
         let notifier = notifier.lock().clone();
-        // A negative offset leaves cached pages and drops the attributes.
+        // A negative offset leaves cached pages alone and drops only the attributes.
         if let Some(notifier) = notifier
             && let Err(error) = notifier.inval_inode(INodeNo(node), -1, 0)
         {
@@ -198,17 +198,22 @@ fn invalidator(notifier: SharedNotifier) -> Invalidate {
     })
 }
 
-/// Makes the kernel drop entries, upon which it forgets the files. For each it takes the lock of
-/// the parent directory, which whoever waits for an answer about an entry there holds: so this
-/// happens on a thread that answers nobody, one at a time, and with no lock of ours held.
-fn releaser(places: Arc<Places>, notifier: SharedNotifier) -> LetGo {
+/// Makes the kernel drop directory entries, after which it forgets the files. For each entry the kernel takes
+/// the lock of the parent directory, which a process that waits for an answer about an entry there holds. So
+/// this runs on a thread that answers no request, one batch at a time, and with none of our locks held.
+fn releaser(requests: &Arc<Requests>, notifier: SharedNotifier) -> LetGo {
     let busy = Arc::new(AtomicBool::new(false));
+    // The overlay keeps what is made here, and `requests` keep the overlay.
+    let requests = Arc::downgrade(requests);
     Box::new(move |files| {
+        let Some(requests) = requests.upgrade() else {
+            return;
+        };
         if busy.swap(true, Ordering::AcqRel) {
             return;
         }
         let (busy, notifier) = (busy.clone(), notifier.clone());
-        places.run(NO_CALLER, move || {
+        requests.background(move |_| {
             for Place { parent, name } in files {
                 let Some(notifier) = notifier.lock().clone() else {
                     break;

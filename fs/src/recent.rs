@@ -1,8 +1,8 @@
-//! What a handle has read last, until it is written back.
+//! The bytes that a handle has read last, kept until they are written back.
 //!
-//! One window of the file for each handle: reads that follow each other without a gap make it
-//! longer (the kernel cuts a request of 16 MiB into pieces), any other begins it anew. It knows the
-//! bytes that were read, and where the read was to end if the file ended before.
+//! There is one window of the file for each handle. Reads that follow each other without a gap extend it (the
+//! kernel cuts a request of 16 MiB into pieces); any other read starts a new window. The window has the bytes
+//! that were read, and the offset where the read was to end in case the file ended before.
 
 use layout_index::{ByteRange, File, Watch};
 use parking_lot::Mutex;
@@ -10,33 +10,33 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The most that one handle remembers: twice the buffer with which MPI libraries read, change and
-/// write back.
+/// Maximum number of bytes that one handle remembers: twice the buffer with which MPI libraries read, change
+/// and write back.
 const MOST: usize = 32 << 20;
 
-/// The most that all handles of the process remember together. Who comes after that remembers
-/// nothing, and what it writes back counts as written.
+/// Maximum number of bytes that all handles of the process remember together. A handle that would exceed this
+/// remembers nothing, and all that it writes back counts as written.
 const MOST_OF_ALL: u64 = 256 << 20;
 
-/// Up to this many runs of a write are told apart byte for byte. Bytes that have nothing to do with
-/// those before them make a run for each 256 by chance: that is within it.
+/// Up to this many runs of a write are told apart byte by byte. Data that has nothing to do with the data
+/// before it gives one run per 256 bytes by chance, which is within this limit.
 fn exact(len: usize) -> usize {
     32 + len / 64
 }
 
-/// Bytes that are compared at once.
+/// Number of bytes that are compared at once.
 const STEP: usize = 256;
 
-/// Of a write with more runs, stretches between two of them that are shorter than this count as
-/// changed: they are where numbers that were all computed anew are equal by chance. (The exponents
-/// of a million numbers would be a million records.)
+/// In a write with more runs than that, a gap between two runs that is shorter than this counts as changed:
+/// such gaps are where recomputed numbers are equal to the old ones by chance. (Otherwise the equal exponents
+/// of a million numbers would split the write into a million records.)
 const WORD: usize = 8;
 
 static REMEMBERED: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Default)]
 pub struct Recent {
-    /// There is a window. Writers of handles that never read look at this and nothing else.
+    /// True if there is a window. Writers through handles that never read look at this flag and nothing else.
     any: AtomicBool,
     window: Mutex<Option<Window>>,
 }
@@ -44,14 +44,14 @@ pub struct Recent {
 struct Window {
     start: u64,
     bytes: Vec<u8>,
-    /// Where the last read was to end: after the bytes, if the file ended before.
+    /// Offset where the last read was to end: beyond the bytes if the file ended before.
     asked: u64,
     watch: Watch,
     sync_points: u64,
     size: Remembered,
 }
 
-/// Counts bytes that are remembered.
+/// Counts the remembered bytes of a window in the total of the process.
 struct Remembered(u64);
 
 impl Remembered {
@@ -72,14 +72,14 @@ impl Drop for Remembered {
     }
 }
 
-/// A read that has begun.
+/// A read that is under way.
 pub struct Reading {
     watch: Watch,
     sync_points: u64,
 }
 
 impl Reading {
-    /// Before the read looks at anything.
+    /// Must be called before the read looks at any data.
     pub fn begin(file: &Arc<File>, range: ByteRange) -> Reading {
         Reading {
             watch: file.watch(range),
@@ -90,10 +90,10 @@ impl Reading {
 
 /// How a write differs from what was read.
 pub struct Changes<'a> {
-    /// Parts of the write; all between them is as it was read. `None` if a sync point has come
-    /// between the read and the write.
+    /// The parts of the write that differ from what was read; everything between them is unchanged. `None` if
+    /// there was a sync point between the read and the write.
     pub runs: Option<Vec<Range<usize>>>,
-    /// The write goes on after where the file ended for the read.
+    /// The write extends beyond where the file ended for the read.
     pub past_the_end: bool,
     pub watch: &'a Watch,
 }
@@ -116,7 +116,7 @@ impl Recent {
         self.any.store(kept, Ordering::Release);
     }
 
-    /// A write of this range may be one of what was read last. Never waits.
+    /// True if a write of this range may lie within what was read last. Never waits.
     pub fn may_cover(&self, range: ByteRange) -> bool {
         let covers = |w: &Window| w.covers(range);
         self.any.load(Ordering::Acquire)
@@ -126,7 +126,7 @@ impl Recent {
             }
     }
 
-    /// Calls `write` if this range was read last; and forgets that with the end of it.
+    /// Calls `write` if this range was read last. A write that reaches the end of the window discards the window.
     pub fn changed<T>(
         &self,
         file: &File,
@@ -179,7 +179,7 @@ impl Window {
             && self.bytes.len() + bytes.len() <= MOST
     }
 
-    /// False if there is no room for more.
+    /// False if there is no room for more bytes.
     fn go_on(&mut self, reading: Reading, bytes: &[u8], asked: u64) -> bool {
         if !self.size.take(bytes.len() as u64) {
             return false;
@@ -194,8 +194,8 @@ impl Window {
         self.start <= range.start && range.start < self.asked && range.end <= self.asked
     }
 
-    /// Byte for byte: what lies between two changed bytes may be another node's. After the end of
-    /// the file zeros are as good as nothing.
+    /// Compares byte by byte, because the bytes between two changed bytes may belong to another node. Beyond
+    /// the end of the file zeros count as unchanged.
     fn runs(&self, offset: u64, data: &[u8]) -> Vec<Range<usize>> {
         let skip = usize::try_from(offset - self.start).unwrap_or(usize::MAX);
         let known = self.bytes.get(skip..).unwrap_or(&[]);
@@ -219,7 +219,8 @@ impl Window {
     }
 }
 
-/// Adds the runs of `data` that differ from `known`, or from zeros beyond it; `data` begins at `base`.
+/// Appends the runs of `data` that differ from `known`, or from zeros beyond the end of `known`. `base` is
+/// added to their positions.
 fn differences(data: &[u8], known: &[u8], base: usize, runs: &mut Vec<Range<usize>>) {
     if data == known {
         return;

@@ -1,19 +1,20 @@
-//! The words of the operations. Nothing here knows FUSE: another transport would use the same.
+//! Types that the operations take and return. None of them depends on FUSE: another transport
+//! would use the same types.
 
 use crate::errno::FsError;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
-/// Name of the shared directory of all nodes; no entry of that name exists for the mount's users.
+/// Name of the directory that all nodes share. For the mount's users there is no entry of that name.
 pub const RESERVED_NAME: &[u8] = b".forebay";
-/// Extended attributes below this prefix do not exist for the mount's users either.
+/// Extended attributes with this prefix do not exist for the mount's users either.
 pub const RESERVED_XATTR: &[u8] = b"user.forebay.internal.";
 
-/// The root directory's node number: FUSE fixes it.
+/// The root directory's node number, which FUSE fixes.
 pub const ROOT: u64 = 1;
 
-/// Who asks. `pid` is the thread's; its supplementary groups and, while it waits for a lock,
-/// its signals are read. 0 means nobody knows.
+/// The caller of a request. `pid` is the thread's number; it is used to read the supplementary groups and,
+/// while the thread waits, its signals. 0 if the thread is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub uid: u32,
@@ -21,7 +22,7 @@ pub struct Caller {
     pub pid: u32,
 }
 
-/// A point in time, as `struct timespec` has it.
+/// A point in time, with the fields of `struct timespec`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     pub sec: i64,
@@ -47,13 +48,13 @@ impl Time {
     }
 }
 
-/// What `stat` shows.
+/// The attributes that `stat` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Node number; also the inode number that users see.
     pub ino: u64,
     pub size: u64,
-    /// Of 512 bytes.
+    /// Number of blocks of 512 bytes.
     pub blocks: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -63,12 +64,12 @@ pub struct Attr {
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
-    /// As `libc::makedev` makes it.
+    /// Device number as `libc::makedev` encodes it.
     pub rdev: u64,
     pub blksize: u32,
 }
 
-/// A name that was resolved; the kernel holds one more reference to the node now.
+/// A resolved name. The kernel now holds one more reference to the node.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub attr: Attr,
@@ -83,7 +84,7 @@ pub enum SetTime {
     At(Time),
 }
 
-/// What to change; `None` leaves it.
+/// Attributes to change; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
     pub mode: Option<u32>,
@@ -94,18 +95,22 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
+/// Number of bytes that were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written(pub u64);
+
 /// One entry of a directory listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     pub ino: u64,
-    /// Where the listing goes on after this entry.
+    /// Offset at which the listing continues after this entry.
     pub next: u64,
-    /// `S_IFMT` bits, or 0 where the backing does not say.
+    /// `S_IFMT` bits, or 0 if the backing does not report the type.
     pub kind: u32,
     pub name: CString,
 }
 
-/// The backing's room.
+/// Size and free space of the backing.
 #[derive(Clone, Copy, Debug)]
 pub struct StatFs {
     pub blocks: u64,
@@ -138,7 +143,7 @@ impl Name {
         self.0.as_bytes() == RESERVED_NAME
     }
 
-    /// For operations that would create, remove or rename it.
+    /// Refuses a reserved name. For operations that would create, remove or rename it.
     pub fn allowed(self) -> Result<Self, FsError> {
         if self.is_reserved() {
             Err(FsError::Reserved)

@@ -1,6 +1,6 @@
-//! One real mount, as far as one process can look at it. The full suites live in the tests crate.
+//! One real mount, as far as a single process can test it. The full suites are in the tests crate.
 
-use forebay_fs::{Backing, MountOptions, Overlay, OverlayOptions, mount};
+use forebay_fs::{Backing, Descriptors, MountOptions, Overlay, OverlayOptions, Requests, mount};
 use layout_index::{RealDisk, SpaceOptions, Store, StoreOptions};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -40,18 +40,19 @@ fn fixture(over_itself: bool) -> Fixture {
         },
     };
     let (store, _) = Store::open(options, Arc::new(RealDisk)).unwrap();
+    let below_mount = Backing::open(&below).unwrap();
     let overlay = Overlay::new(OverlayOptions {
-        backing: Backing::open(&below).unwrap(),
+        descriptors: Descriptors::prepare(&below_mount).unwrap(),
+        backing: below_mount,
         store,
-        absorb: layout_index::policy::Absorb::On,
         policies: Default::default(),
         ttl: Duration::from_secs(1),
         placement: None,
         others: None,
         shared_locks: true,
-    })
-    .unwrap();
-    let mounted = mount(overlay.clone(), &dir, &MountOptions::default(), None)
+    });
+    let requests = Requests::new(overlay.clone());
+    let mounted = mount(requests, &dir, &MountOptions::default(), None)
         .unwrap_or_else(|e| panic!("cannot mount here ({e}); `make test-deps` installs fuse3"));
     Fixture {
         overlay,
@@ -94,7 +95,7 @@ fn bytes_names_and_attributes() {
     fs::write(&path, "hello world").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"hello world");
     assert_eq!(fs::metadata(&path).unwrap().len(), 11);
-    // Absorbed: the backing has the name, the log has the bytes.
+    // The data is absorbed: the backing has the name, the log has the bytes.
     assert_eq!(fs::metadata(f.below.join("file")).unwrap().len(), 0);
 
     let mut file = rw(&path);
@@ -174,7 +175,7 @@ fn mapped_memory_is_the_file() {
     let f = fixture(false);
     let file = rw(&f.path("map"));
     file.write_all_at(&[b'a'; 8192], 0).unwrap();
-    // SAFETY: a fresh mapping of a file that stays as long as it is used below.
+    // SAFETY: a new mapping of a file that exists as long as the mapping is used below.
     let map = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -190,13 +191,13 @@ fn mapped_memory_is_the_file() {
     let bytes = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), 8192) };
     assert_eq!(bytes[5000], b'a');
     bytes[5000] = b'b';
-    // SAFETY: the range is the mapping's own.
+    // SAFETY: the range is that of the mapping.
     assert_eq!(unsafe { libc::msync(map, 8192, libc::MS_SYNC) }, 0);
     let mut one = [0];
     file.read_exact_at(&mut one, 5000).unwrap();
     assert_eq!(one, *b"b");
     file.write_all_at(b"c", 5001).unwrap();
-    // SAFETY: as above; read anew, as the file changed behind the compiler's back.
+    // SAFETY: as above; a volatile read, because the file has changed without the compiler's knowledge.
     assert_eq!(unsafe { map.cast::<u8>().add(5001).read_volatile() }, b'c');
     // SAFETY: mapped above, and not used after this.
     assert_eq!(unsafe { libc::munmap(map, 8192) }, 0);
@@ -212,7 +213,8 @@ fn clean_files_pass_through_and_stay_coherent() {
     assert!(buf.iter().all(|b| *b == b'x'));
     let writer = rw(&f.path("clean"));
     writer.write_all_at(b"yy", 10).unwrap();
-    // SAFETY: asks for a number. Only root may pass through, and not to every file system.
+    // SAFETY: takes nothing and returns a number.
+    // Only root can use passthrough, and not on every file system.
     if unsafe { libc::geteuid() } == 0 {
         let who = f.overlay.who_is_open();
         assert_eq!(who.len(), 2);
@@ -221,7 +223,7 @@ fn clean_files_pass_through_and_stay_coherent() {
     reader.read_exact_at(&mut buf[..2], 10).unwrap();
     assert_eq!(&buf[..2], b"yy");
     drop((reader, writer));
-    // Releases are not waited for by close.
+    // A close does not wait for the release.
     let deadline = Instant::now() + Duration::from_secs(10);
     while !f.overlay.who_is_open().is_empty() {
         assert!(Instant::now() < deadline, "closed handles stay open");
@@ -234,14 +236,14 @@ fn clean_files_pass_through_and_stay_coherent() {
     assert_eq!(&buf[..3], b"xzz");
 }
 
-/// A release may come late, and a writer waits a moment for it. Here it comes late each time, for the
-/// reader is closed while the writer is being opened.
+/// A release may come late, and a writer waits a moment for it. Here it is late each time, because the reader
+/// is closed while the writer is being opened.
 #[test]
 fn a_writer_after_a_reader_is_absorbed() {
     let f = fixture(false);
     fs::write(f.below.join("f"), "clean").unwrap();
-    // All of them where nothing else is done. On a machine that is busy it comes too late now and then,
-    // but nobody who does not wait gets one.
+    // All 50 are direct on an idle machine. On a busy machine the release comes too late now and then, but a
+    // writer that does not wait for it never gets a direct handle.
     let mut best = 0;
     for _ in 0..5 {
         best = best.max(read_then_write(&f));
@@ -252,7 +254,7 @@ fn a_writer_after_a_reader_is_absorbed() {
     panic!("{best} of 50");
 }
 
-/// How many of 50 writers that come while a reader goes get a direct handle.
+/// Opens 50 writers while a reader is being closed, and returns how many get a direct handle.
 fn read_then_write(f: &Fixture) -> usize {
     let mut direct = 0;
     for _ in 0..50 {
@@ -320,7 +322,7 @@ fn an_open_file_makes_the_mount_busy() {
     drop(file);
 }
 
-/// Runs a line of shell as a user that is neither root nor anyone else here.
+/// Runs a line of shell as the user `uid`.
 fn sh(uid: u32, f: &Fixture, line: &str) -> (bool, String) {
     use std::os::unix::process::CommandExt;
     let out = std::process::Command::new("sh")
@@ -341,7 +343,7 @@ fn sh(uid: u32, f: &Fixture, line: &str) -> (bool, String) {
 fn users_are_kept_apart() {
     const ALICE: u32 = 4001;
     const BOB: u32 = 4002;
-    // SAFETY: asks for a number.
+    // SAFETY: takes nothing and returns a number.
     let me = unsafe { libc::geteuid() };
     assert_eq!(me, 0, "run as root: this test acts as two users");
     let f = fixture(false);
@@ -366,7 +368,7 @@ fn users_are_kept_apart() {
     ok(BOB, "cat tmp/s; echo more >> tmp/s");
     assert_eq!(ok(ALICE, "cat tmp/a tmp/s"), "secret\nshared\nmore\n");
 
-    // Setuid falls on a write, absorbed or passed through, and on truncation.
+    // Setuid is cleared by a write, absorbed or passed through, and by a truncation.
     let setuid = || {
         ok(ALICE, "chmod 4777 tmp/s");
         assert_eq!(ok(BOB, "stat -c %a tmp/s"), "4777\n");
@@ -388,7 +390,7 @@ fn users_are_kept_apart() {
     assert_eq!(ok(BOB, "stat -c %a tmp/clean"), "777\n");
     drop(reader);
 
-    // Names without the right to search; programs without the right to read.
+    // Names can be listed without the right to search, and programs run without the right to read.
     fs::create_dir(f.path("list")).unwrap();
     fs::write(f.path("list/entry"), "").unwrap();
     fs::set_permissions(f.path("list"), PermissionsExt::from_mode(0o744)).unwrap();
@@ -424,7 +426,7 @@ fn odd_requests_get_clear_answers() {
         .open(f.path("sync"))
         .unwrap();
     sync.write_all_at(b"durable", 0).unwrap();
-    // A file without a name works on.
+    // A file without a name can still be used.
     let ghost = rw(&f.path("ghost"));
     fs::remove_file(f.path("ghost")).unwrap();
     ghost.write_all_at(b"boo", 0).unwrap();

@@ -1,9 +1,9 @@
 //! Opening, listing and removing below a held directory, without following anything out of it.
 //!
 //! The directories are shared with users and with other machines, and the daemon may have mounted
-//! itself over them. So nothing here takes a path: everything starts from a descriptor that was
-//! opened before, goes one component at a time, and follows no link. What was found is looked at
-//! before it is opened: opening a FIFO or a device can wait or act.
+//! itself over them. So nothing here takes a path: every call starts from a descriptor that was
+//! opened before, goes one component at a time, and follows no link. An object is checked before it
+//! is opened: opening a FIFO or a device can block or have side effects.
 
 use crate::calls;
 use nix::errno::Errno;
@@ -19,12 +19,12 @@ use std::path::Path;
 /// A directory with more names than this is not one of ours.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// What stands for a directory on the way, without the right to read it.
+/// Flags for a directory that is only passed through, which needs no right to read it.
 pub const STEP: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
-/// A directory that is to be listed or synced.
+/// Flags for a directory that is to be listed or synced.
 pub const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
 
-/// Names come from other nodes' records, too.
+/// Checks a name that is to be one component: names come from other nodes' records, too.
 pub fn component(name: &str) -> io::Result<&str> {
     if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
         return Err(io::Error::new(
@@ -49,7 +49,7 @@ pub fn beneath(dir: BorrowedFd<'_>, name: &str, flags: OFlag, mode: Mode) -> nix
     openat2(dir, Path::new(name), how)
 }
 
-/// A directory in `dir`. `None` where it is missing.
+/// Opens a directory in `dir`. `None` if it is missing.
 pub fn step_down(dir: BorrowedFd<'_>, step: &str, flags: OFlag) -> io::Result<Option<OwnedFd>> {
     match beneath(dir, step, flags, Mode::empty()) {
         Ok(next) => Ok(Some(next)),
@@ -62,7 +62,8 @@ pub fn step_down(dir: BorrowedFd<'_>, step: &str, flags: OFlag) -> io::Result<Op
     }
 }
 
-/// The same; where it is missing it is made, for this user alone, and its name is durable.
+/// Like [`step_down`], but makes the directory if it is missing, for this user only, and makes its
+/// name durable.
 pub fn step_into(dir: BorrowedFd<'_>, step: &str, flags: OFlag) -> io::Result<OwnedFd> {
     if let Some(next) = step_down(dir, step, flags)? {
         return Ok(next);
@@ -76,7 +77,7 @@ pub fn step_into(dir: BorrowedFd<'_>, step: &str, flags: OFlag) -> io::Result<Ow
     Ok(step_down(dir, step, flags)?.ok_or(Errno::ENOENT)?)
 }
 
-/// Opens a regular file with one name, and with this owner where one is given.
+/// Opens a regular file with one name, and with this owner if one is given.
 pub fn open_plain(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -86,7 +87,7 @@ pub fn open_plain(
     open_seen(dir, name, flags, owner).map(|(file, _)| file)
 }
 
-/// The same, with what was seen of it when it was open.
+/// Like [`open_plain`], and also returns the metadata of the open file.
 pub fn open_seen(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -105,7 +106,7 @@ pub fn open_seen(
     };
     calls::note("stat");
     let meta = seen.metadata()?;
-    // Removed between the two calls, which is no forgery.
+    // It was removed between the two calls, which is no forgery.
     if meta.nlink() == 0 {
         return Err(Errno::ENOENT.into());
     }
@@ -130,17 +131,17 @@ pub fn open_seen(
     Ok((file, opened))
 }
 
-/// Makes names in `dir` durable, where a directory can be synced at all.
+/// Makes names in `dir` durable, if the directory can be synced at all.
 pub fn sync(dir: BorrowedFd<'_>) -> io::Result<()> {
     let dir = match beneath(dir, ".", DIRECTORY, Mode::empty()) {
-        // Its owner's business, where the daemon may only pass through.
+        // The daemon may only pass through this directory, so durability is up to its owner.
         Err(Errno::EACCES) => return Ok(()),
         other => other?,
     };
     sync_open(dir.as_fd())
 }
 
-/// The same of a directory that is open for reading.
+/// Like [`sync`], for a directory that is open for reading.
 pub fn sync_open(dir: BorrowedFd<'_>) -> io::Result<()> {
     calls::note("sync");
     match nix::unistd::fsync(dir) {
@@ -159,14 +160,14 @@ pub fn entries(dir: BorrowedFd<'_>) -> io::Result<Vec<Entry>> {
     entries_of(beneath(dir, ".", DIRECTORY, Mode::empty())?)
 }
 
-/// The same of a directory that was opened for nothing else.
+/// Like [`entries`], for a directory that was opened only for this.
 pub fn entries_of(dir: OwnedFd) -> io::Result<Vec<Entry>> {
     calls::note("list");
     let mut listing = nix::dir::Dir::from_fd(dir)?;
     let mut found = Vec::new();
     for entry in listing.iter() {
         let entry = entry?;
-        // Ours are plain ASCII; what is not UTF-8 is none of ours.
+        // Our names are plain ASCII; a name that is not UTF-8 is not one of ours.
         match entry.file_name().to_str() {
             Ok("." | "..") | Err(_) => {}
             Ok(_) if found.len() == MOST_ENTRIES => {
@@ -184,7 +185,7 @@ pub fn entries_of(dir: OwnedFd) -> io::Result<Vec<Entry>> {
     Ok(found)
 }
 
-/// One that is not there is no error.
+/// Removes a name; it is no error if it is missing.
 pub fn remove_from(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     calls::note("unlink");
     match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {

@@ -1,5 +1,5 @@
-//! Counts the system calls that may cost a round trip to a server, thread by thread, in tests:
-//! what an operation on the shared directory costs is a promise, and this is how it is checked.
+//! Counts the system calls that may cost a round trip to a server, per thread, in tests. The
+//! documented cost of operations on the shared directory is checked with it.
 
 #[cfg(not(test))]
 #[inline(always)]
@@ -20,7 +20,7 @@ mod counted {
         MADE.with_borrow_mut(|made| made.push(call));
     }
 
-    /// The calls that `act` makes on this thread, in order.
+    /// Returns the calls that `act` makes on this thread, in order.
     pub(crate) fn of<T>(act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
         MADE.take();
         let done = act();

@@ -1,5 +1,6 @@
-//! crc32c (Castagnoli), the one checksum of the store, with the CPU's carry-less multiplication:
-//! the write path reads each payload byte once for it, at a small part of what copying costs.
+//! crc32c (Castagnoli), the only checksum of the store, computed with the CPU's carry-less
+//! multiplication. The write path reads each payload byte once for it, at a small part of what
+//! copying costs.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

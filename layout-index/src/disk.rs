@@ -1,9 +1,9 @@
-//! The floor: every byte the store or the drain writes goes through these two traits, so that
-//! tests can fail any single call or keep only what was synced.
+//! The lowest layer: every byte that the store or the drain writes goes through these two traits,
+//! so that tests can fail any single call or keep only what was synced.
 //!
-//! Short writes are not visible above this line: `write_at` writes everything or fails.
+//! Callers never see short writes: `write_at` writes everything or fails.
 
-use crate::kept::{Moment, Version};
+use crate::store::local_copies::{Moment, Version};
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -23,12 +23,13 @@ pub trait Disk: Send + Sync + Debug {
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, removals and renames in `path` durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// A descriptor of the directory for [`Disk::sync_held`]; `None` where syncing needs none.
+    /// A descriptor of the directory for [`Disk::sync_held`]; `None` if syncing needs none.
     fn hold_dir(&self, _path: &Path) -> io::Result<Option<File>> {
         Ok(None)
     }
-    /// As [`Disk::sync_dir`] with what [`Disk::hold_dir`] gave. Opens nothing, where that gave something: it must
-    /// not fail because the process, or the machine, has too many files open.
+    /// Like [`Disk::sync_dir`], with the result of [`Disk::hold_dir`]. Opens nothing if that was a
+    /// descriptor: the sync must not fail because the process, or the machine, has too many files
+    /// open.
     fn sync_held(&self, path: &Path, _held: Option<&File>) -> io::Result<()> {
         self.sync_dir(path)
     }
@@ -40,9 +41,9 @@ pub trait Disk: Send + Sync + Debug {
 
 /// An open file: a log segment, or a canonical file that the drain writes.
 pub trait DiskFile: Send + Sync + Debug {
-    /// Writes all of `bufs` one after the other from `offset` on.
+    /// Writes all of `bufs`, one after the other, from `offset` on.
     fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// Reads until `buf` is full or the file ends; returns how much.
+    /// Reads until `buf` is full or the file ends; returns the number of bytes.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Makes the file's bytes and size durable.
     fn sync(&self) -> io::Result<()>;
@@ -52,15 +53,17 @@ pub trait DiskFile: Send + Sync + Debug {
     fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()>;
     /// Sets the modification time, in nanoseconds since 1970, and leaves the access time.
     fn set_mtime(&self, mtime: u64) -> io::Result<()>;
-    /// Whether it still has a name: one without ends with its last descriptor.
+    /// Whether the file still has a name: one without a name is gone when its last descriptor is
+    /// closed.
     fn has_name(&self) -> io::Result<bool> {
         Ok(true)
     }
-    /// What tells one state of the file from another. Without it no copies of it are kept.
+    /// Returns what distinguishes one state of the file from another. Without it no local copies of
+    /// the file are kept.
     fn version(&self) -> io::Result<Version> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// For calls that only some file systems know. `None` where there is no descriptor.
+    /// Descriptor for calls that only some file systems have. `None` if there is no descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -70,8 +73,8 @@ pub trait DiskFile: Send + Sync + Debug {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
-/// The same, to be looked at only: nothing is opened for writing, no link is followed, and what is no
-/// regular file is not opened, so that nothing is waited for.
+/// Like [`RealDisk`], for inspection only: opens nothing for writing and follows no link. An open
+/// never waits, and anything but a regular file is refused.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LookingDisk;
 
@@ -192,7 +195,7 @@ impl DiskFile for RealFile {
         if written == total {
             return Ok(());
         }
-        // Rare: the kernel took less than it was given. Finish buffer by buffer.
+        // Rare: the kernel wrote less than it was given. Write the rest buffer by buffer.
         offset += written as u64;
         let mut skip = written;
         for buf in bufs {
@@ -243,8 +246,8 @@ impl DiskFile for RealFile {
             tv_sec: 0,
             tv_nsec: libc::UTIME_OMIT,
         };
-        // SAFETY: the descriptor is open for as long as `self`, and the array is two timespecs
-        // as futimens(2) wants them. nix's futimens has no UTIME_OMIT.
+        // SAFETY: the descriptor is open for as long as `self`, and the array is two timespecs as
+        // futimens(2) wants them. nix's futimens has no UTIME_OMIT.
         let rc = unsafe { libc::futimens(self.0.as_raw_fd(), [keep, time].as_ptr()) };
         if rc == 0 {
             Ok(())
@@ -254,12 +257,12 @@ impl DiskFile for RealFile {
     }
 
     fn has_name(&self) -> io::Result<bool> {
-        // SAFETY: all numbers: any bytes are a statx.
+        // SAFETY: `statx` has only integer fields, so any bytes are valid.
         let mut found: libc::statx = unsafe { std::mem::zeroed() };
         let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC;
         // SAFETY: the descriptor is open for as long as `self`, the path is an empty C string and
-        // `found` is there to be written to. Nothing else is asked for: the size of a striped
-        // file is with its targets.
+        // `found` is valid for writes. Only the link count is requested: the size of a striped file
+        // is known to its targets only.
         let rc = unsafe {
             libc::statx(
                 self.0.as_raw_fd(),
@@ -272,7 +275,8 @@ impl DiskFile for RealFile {
         match rc {
             0 => Ok(found.stx_nlink > 0),
             _ => match io::Error::last_os_error() {
-                // Said by file systems that do not keep it for those who have it open.
+                // Returned by file systems that do not keep a removed file for processes that have
+                // it open.
                 e if matches!(e.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)) => Ok(false),
                 e => Err(e),
             },

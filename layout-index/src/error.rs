@@ -1,4 +1,4 @@
-//! What can go wrong in the store, by what the caller has to do about it.
+//! Errors of the store, distinguished by what the caller has to do about them.
 
 use crate::types::{ByteRange, FileId};
 use std::io;
@@ -8,19 +8,20 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No room for data (or this user's share is used up): write through to the canonical file.
+    /// No room for data, or this user's share is used up: write through to the canonical file.
     #[error("the store has no room for this write")]
     Full,
-    /// A range this call needs is held by another; only the `try_` calls say so.
+    /// Another request holds a range that this call needs; only the `try_` calls return this.
     #[error("the range is in use by another request")]
     Busy,
-    /// The file has no dirty life: nothing of it is in the log. Begin one, or use the canonical.
+    /// The file is not in a dirty period: nothing of it is in the log. Begin one, or use the
+    /// canonical file.
     #[error("the file has no undrained data")]
     Clean,
     /// A truncate has yet to reach the canonical file: apply it before writing there.
     #[error("a truncate has yet to reach the canonical file")]
     TrimPending,
-    /// The store's disk failed. It takes no more writes until it is mounted again.
+    /// The store's disk failed. The store takes no more writes until it is mounted again.
     #[error("the store stopped taking writes after {what} failed: {cause}")]
     Failed { what: String, cause: String },
     /// An I/O call on the store or a canonical file failed.
@@ -40,7 +41,7 @@ pub enum StoreError {
         segment: u32,
         offset: u32,
     },
-    /// As above, in a subfile.
+    /// Bytes in a subfile do not match their checksum. They are never served or drained.
     #[error(
         "file {file} bytes {range}: subfile {subfile} on OST {ost} does not match its checksum"
     )]
@@ -50,7 +51,7 @@ pub enum StoreError {
         subfile: String,
         ost: String,
     },
-    /// A subfile's OST did not answer as it should.
+    /// A call on a subfile failed on its target.
     #[error("file {file} bytes {range}: {op} subfile {subfile} on OST {ost}: {source}")]
     SubfileIo {
         file: FileId,
@@ -60,7 +61,7 @@ pub enum StoreError {
         ost: String,
         source: io::Error,
     },
-    /// A subfile is not there (any more): plan the read again.
+    /// A subfile is missing, or was removed meanwhile: plan the read again.
     #[error("file {file} bytes {range}: subfile {subfile} is not on OST {ost} any more")]
     Vanished {
         file: FileId,
@@ -70,21 +71,22 @@ pub enum StoreError {
     },
     /// A call to the shared directory failed.
     #[error("{op} file {file} in the shared directory: {source}")]
-    Shared {
+    SharedDir {
         file: FileId,
         op: &'static str,
         source: io::Error,
     },
-    /// Another node has closed the file and not published it in time.
+    /// Another node has announced data of the file and not published it in time.
     #[error(
         "file {file}: node {nodes} has closed it and not published its data within {seconds} s; the data is in that node's store: bring its daemon back, or run `forebay recover` there"
     )]
-    Awaited {
+    AnnouncementPending {
         file: FileId,
         nodes: String,
         seconds: f64,
     },
-    /// Another node appends to the file, or was killed while it did, and its bytes were not there in time.
+    /// Another node appends to the file, or was killed while it did, and its bytes were not
+    /// published or announced in time.
     #[error(
         "file {file}: {node} appends to it and did not let this one append within {seconds} s; nothing was written: try again, and if it stays so look at that node's daemon"
     )]
@@ -99,10 +101,11 @@ pub enum StoreError {
     /// A request would have to wait for other nodes, and its user has too many that do.
     #[error("too many requests of this user wait already")]
     Crowded,
-    /// It was looked at again and again, and never was the same twice.
+    /// The file changed during every attempt to refresh it.
     #[error("file {0}: other nodes publish it faster than it can be looked at; try again")]
-    Restless(FileId),
-    /// What another node (or this one, earlier) wrote into the shared directory makes no sense.
+    KeepsChanging(FileId),
+    /// Data that another node (or this one, earlier) wrote into the shared directory is
+    /// inconsistent.
     #[error(
         "file {file}: a {what} in the shared directory is damaged ({why}); nothing that it should describe is read or drained"
     )]
@@ -114,13 +117,14 @@ pub enum StoreError {
     /// The canonical file has no name any more.
     #[error("file {0} is gone")]
     Gone(FileId),
-    /// Other nodes have published bytes of the file: they come first.
+    /// Bytes of the file are published that the canonical file does not have, or this node is
+    /// publishing: that must be drained first.
     #[error("other nodes have published bytes of the file")]
     NotAlone,
     /// The extent index did not answer.
     #[error("extent index: {0}")]
     Index(#[from] rocksdb::Error),
-    /// The store's directory is not one this program may use.
+    /// The store's directory, or data in the store, cannot be used by this program.
     #[error("{0}")]
     Unusable(String),
 }
@@ -134,12 +138,12 @@ impl StoreError {
         }
     }
 
-    /// The operating system's number, where there is one.
+    /// The operating system's error number, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             StoreError::Io { source, .. }
             | StoreError::SubfileIo { source, .. }
-            | StoreError::Shared { source, .. } => source.raw_os_error(),
+            | StoreError::SharedDir { source, .. } => source.raw_os_error(),
             StoreError::Full => Some(libc::ENOSPC),
             _ => None,
         }

@@ -24,7 +24,7 @@ pub struct Unit {
 /// A checksummed run of bytes in a subfile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubUnit {
-    /// [`crate::subfile::Subfile::no`].
+    /// [`crate::store::subfile::Subfile::no`].
     pub subfile: u32,
     /// Where it begins, in blocks of [`BLOCK`] bytes.
     pub block: u32,
@@ -40,7 +40,8 @@ pub const BLOCK: u64 = 512;
 pub enum Place {
     /// In the log, `skip` bytes into the unit.
     Log { unit: Unit, skip: u32 },
-    /// In a subfile on some OST, `skip` bytes into the unit; the log need not have them any more.
+    /// In a subfile on some target, `skip` bytes into the unit; the log need not have them any
+    /// more.
     Subfile { unit: SubUnit, skip: u32 },
     /// Nowhere: the range was punched or zeroed and reads as zeros.
     Zero,
@@ -58,7 +59,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The part of an extent that starts at `start` which lies within `range`.
+    /// The part within `range` of an extent that starts at `start`.
     pub fn cut(&self, start: u64, range: ByteRange) -> Option<(u64, Extent)> {
         let part = ByteRange {
             start,
@@ -86,7 +87,7 @@ impl Extent {
         ))
     }
 
-    /// Bytes of log payload it keeps alive, and in which segment.
+    /// The segment in which this extent keeps payload alive, and how many bytes.
     pub fn payload(&self, start: u64) -> Option<(u32, u64)> {
         match self.place {
             Place::Log { unit, .. } => Some((unit.segment, self.end - start)),
@@ -142,7 +143,7 @@ impl ExtentMap {
         if range.is_empty() {
             return;
         }
-        // The common case of a new write at the end of what is known costs one look.
+        // The common case of a new write at the end of what is known costs one lookup.
         if self
             .map
             .last_key_value()

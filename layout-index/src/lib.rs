@@ -1,5 +1,5 @@
 //! The node-local store: a checksummed segment log on NVMe, an extent index in RocksDB that
-//! follows it, and the rules by which bytes move from one to the canonical file.
+//! follows it, and the rules by which bytes move from the store to the canonical file.
 //!
 //! ```text
 //! fs ──▶ File::write ──▶ log (data, then record) ──▶ extents in memory ──▶ reply
@@ -15,39 +15,29 @@
 pub mod beneath;
 mod calls;
 pub mod checksum;
-pub mod commons;
 pub mod disk;
 pub mod error;
 pub mod extent;
-pub mod file;
-pub mod index;
-pub mod kept;
-pub mod layout;
-pub mod log;
-mod maintain;
-pub mod peers;
+mod interfaces;
 pub mod policy;
 pub mod ranges;
-pub mod recovery;
-mod shared;
-pub mod space;
+pub mod sharing;
 pub mod store;
-pub mod subfile;
-pub mod superblock;
 pub mod types;
 
 pub use disk::{Disk, DiskFile, LookingDisk, RealDisk, RealFile};
 pub use error::{Result, StoreError};
-pub use file::{
-    CanonicalGuard, DirtyStat, DirtyStripe, Drained, Exclusive, File, Intro, Piece, Plan, Snapshot,
-    Source, StickyError, Subfiled, Watch,
+pub use interfaces::{Canonical, CanonicalFiles, Placement, Publisher};
+pub use policy::{FilePolicy, FileSettings};
+pub use sharing::peers::{AppendTurn, Appends, Overlap, Pause, Peers, Wait, sleep};
+pub use store::file::{
+    CanonicalGuard, DirtyStat, DirtyStripe, Drained, Exclusive, File, Intro, Piece, Plan,
+    PublishedLayer, PublishedSource, Snapshot, Source, StickyError, Subfiled, Watch,
 };
-pub use index::SubfileRow;
-pub use kept::{Kept, KeptTotals, Version};
-pub use peers::{AppendTurn, Appends, Canonical, Overlap, Peers, Wait};
-pub use policy::FilePolicy;
-pub use recovery::RecoveryReport;
-pub use space::{Space, SpaceOptions};
+pub use store::index::SubfileRow;
+pub use store::local_copies::{LocalCopies, LocalCopyTotals, Version};
+pub use store::recovery::RecoveryReport;
+pub use store::space::{Space, SpaceOptions};
+pub use store::subfile::{Subfile, Subfiles};
 pub use store::{Event, InspectedFile, Inspection, Store, StoreOptions, Totals};
-pub use subfile::{Subfile, Subfiles};
 pub use types::{ByteRange, Epoch, FileId, FileNo, NodeId, Seq, Timestamp};

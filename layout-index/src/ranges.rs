@@ -1,8 +1,8 @@
-//! Who is busy with which bytes of a file.
+//! Which bytes of a file are in use by which operation.
 //!
-//! [`RangeSet`] is the bare table. A file keeps one inside its own mutex for writers, so that
-//! "is anyone writing here" and "what is the newest extent here" are answered in one critical
-//! section. [`RangeLocks`] adds waiting, for those who write the canonical file.
+//! [`RangeSet`] is the bare table. A file keeps one inside its own mutex for writers, so that "is
+//! this range being written" and "what is its newest extent" are answered in one critical section.
+//! [`RangeLocks`] adds waiting, for threads that write the canonical file.
 
 use crate::types::ByteRange;
 use parking_lot::{Condvar, Mutex};
@@ -20,8 +20,8 @@ struct Held {
 
 /// Ranges in use: as many as there are requests in flight, so a scan beats a tree.
 ///
-/// First come, first served: a range that someone waits for is not given to those who come
-/// later, or a truncate would wait for ever behind a stream of writes.
+/// First come, first served: a range that a request waits for is not given to later requests.
+/// Otherwise a truncate would wait for ever behind a stream of writes.
 #[derive(Debug, Default)]
 pub struct RangeSet {
     held: Vec<Held>,
@@ -35,8 +35,8 @@ impl RangeSet {
         Ticket(self.next)
     }
 
-    /// Takes `range` unless someone holds or waits for a part of it. `floor` is the lowest
-    /// sequence number that the holder can be given. An empty range is in nobody's way.
+    /// Takes `range` unless a part of it is held or waited for. `floor` is the lowest sequence
+    /// number that the holder can be given. An empty range conflicts with no other.
     pub fn try_hold(&mut self, range: ByteRange, floor: u64) -> Option<Ticket> {
         let held = self.held.iter().any(|h| h.range.overlaps(&range));
         if held || self.waiting.iter().any(|(_, r)| r.overlaps(&range)) {
@@ -51,7 +51,7 @@ impl RangeSet {
         Some(ticket)
     }
 
-    /// Gets in line for `range`; [`RangeSet::try_turn`] says when it is free.
+    /// Queues for `range`; [`RangeSet::try_turn`] says when it is free.
     pub fn wait_for(&mut self, range: ByteRange) -> Ticket {
         let ticket = self.ticket();
         self.waiting.push((ticket, range));
@@ -77,7 +77,7 @@ impl RangeSet {
         true
     }
 
-    /// True when someone waits for a range.
+    /// True when a request waits for a range.
     pub fn is_awaited(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -103,7 +103,7 @@ impl RangeSet {
     }
 }
 
-/// Range locks that wait. Holders may sleep on slow I/O: never wait here on an event loop.
+/// Range locks that wait. Holders may sleep on slow I/O, so an event loop must never wait here.
 #[derive(Debug, Default)]
 pub struct RangeLocks {
     set: Mutex<RangeSet>,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_range_blocks_nobody_but_keeps_its_floor() {
+    fn an_empty_range_blocks_no_other_but_keeps_its_floor() {
         let mut set = RangeSet::default();
         let all = set.try_hold(ByteRange::ALL, 9).unwrap();
         let none = ByteRange { start: 0, end: 0 };

@@ -1,4 +1,5 @@
-//! The words of the store: who a file is, which bytes of it, and in which order things happened.
+//! The basic types of the store: the identity of a file, ranges of its bytes, and the order of
+//! events.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,9 +8,9 @@ use std::str::FromStr;
 /// The canonical file's identity: inode number and birth, so that renames and hard links cost
 /// nothing and a reused inode number is not mistaken for the file that had it before.
 ///
-/// `birth` is a hash of the birth time and the file handle, which holds the inode's generation.
-/// Where the backing has no handles, or none that last, it is the birth time in nanoseconds since
-/// the epoch, or zero.
+/// `birth` is a hash of the birth time and the file handle, which holds the inode's generation. If
+/// the backing has no handles, or none that last, it is the birth time in nanoseconds since the
+/// epoch, or zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId {
     pub ino: u64,
@@ -22,7 +23,7 @@ impl fmt::Display for FileId {
     }
 }
 
-/// One that [`fmt::Display`] did not write is refused, so that every file has one name.
+/// Refuses a name that [`fmt::Display`] would not write, so that every file has one name.
 impl FromStr for FileId {
     type Err = NotAName;
 
@@ -42,7 +43,7 @@ impl FromStr for FileId {
 #[error("no node of Forebay gives such a name")]
 pub struct NotAName;
 
-/// Who a node is: 64 random bits, made with its store.
+/// Identity of a node: 64 random bits, made with its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
@@ -52,14 +53,15 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Names one dirty life of a file within one store: from its first absorbed write until it is
-/// clean again. Never reused, so an old record cannot be taken for a newer life's.
+/// Identifies one dirty period of a file within one store: from the file's first absorbed write
+/// until it is clean again. Never reused, so an old record cannot be taken for one of a newer
+/// period.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct FileNo(pub u64);
 
-/// Orders what different nodes published of one file: a node gives 1 + the largest that it has
+/// Orders what different nodes published of one file: a node uses 1 + the largest epoch that it has
 /// seen of that file.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
@@ -94,7 +96,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Everything from `start` on.
+    /// All bytes that a file can have.
     pub const ALL: ByteRange = ByteRange {
         start: 0,
         end: u64::MAX,
@@ -105,7 +107,7 @@ impl ByteRange {
         Self { start, end }
     }
 
-    /// `None` when the range would pass the end of the number space.
+    /// `None` if the range would pass the end of the number space.
     pub fn at(start: u64, len: u64) -> Option<Self> {
         Some(Self {
             start,

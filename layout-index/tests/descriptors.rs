@@ -1,10 +1,12 @@
-//! The process has no descriptor left. A program of its own: the limit is that of the whole process.
+//! Tests a process that has no descriptors left. It is a test program of its own, because the limit
+//! applies to the whole process.
 
 use layout_index::{FileId, Intro, RealDisk, SpaceOptions, Store, StoreOptions};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::sync::Arc;
 
-/// S7.6: a sync for which no descriptor can be opened loses nothing, and is no failure of the store's disk.
+/// S7.6: a sync for which no descriptor can be opened loses nothing, and does not count as a
+/// failure of the store's disk.
 #[test]
 fn a_store_outlives_want_of_descriptors() {
     let dir = tempfile::tempdir().unwrap();

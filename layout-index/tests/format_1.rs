@@ -1,11 +1,11 @@
-//! A store that an earlier build wrote, as it lay on the disk, still says the same: format 1.
+//! A store that an earlier build wrote still has the same contents when it is opened now: format 1.
 //!
-//! Promise S6.4: a store that can be read is read right, another one is refused. The fixture has
-//! extents in the index and newer records only in the log. It was written by the last program of
-//! that format and is not written again; `format_2.rs` has the next one.
+//! Promise S6.4: a store that can be read is read correctly, any other store is refused. The
+//! fixture has extents in the index, and newer records only in the log. It was written by the last
+//! program of that format and is not written again; `format_2.rs` tests the next format.
 
 use fixture::{bytes, copy, fixture, open};
-use layout_index::superblock::{FORMAT, NAME, Superblock};
+use layout_index::store::superblock::{FORMAT, NAME, Superblock};
 use layout_index::{ByteRange, Drained, FileId, Intro, RealDisk, Timestamp};
 use std::path::Path;
 
@@ -13,10 +13,10 @@ mod fixture;
 
 const KEPT: FileId = FileId { ino: 11, birth: 1 };
 const UNLINKED: FileId = FileId { ino: 12, birth: 2 };
-/// Where the canonical file's own bytes show.
+/// The canonical file's own bytes, where they are visible.
 const CANONICAL: u8 = 0xcc;
 
-/// Every kind of record that a store can hold without the drain's end.
+/// Writes every kind of record that a store can hold before the end of a drain.
 fn write(dir: &Path) {
     let store = open(dir);
     for (id, size) in [(KEPT, 4096), (UNLINKED, 0)] {
@@ -51,7 +51,8 @@ fn write(dir: &Path) {
     drop(guard);
     store.file(UNLINKED).mark_unlinked().unwrap();
     store.sync().unwrap();
-    // Killed here; the next one is killed at once, having given back the room it found unused.
+    // The store is killed here. The next one is killed right after its start, in which it gave back
+    // the space that it found unused.
     drop((kept, store));
     drop(open(dir));
 }
@@ -70,7 +71,7 @@ fn check(dir: &Path) {
     want[20_000..20_300].copy_from_slice(&bytes(2, 300));
     want[10_100..10_200].copy_from_slice(&bytes(4, 100));
     want[30_000..31_000].fill(0);
-    // Drained, as far as the log knows: the canonical file has the word.
+    // Drained, as far as the log knows: the canonical file's bytes count.
     want[36_864..40_000].fill(CANONICAL);
 
     let canonical = tempfile::NamedTempFile::new().unwrap();
@@ -102,7 +103,7 @@ fn a_store_of_format_1_is_read() {
     check(&store);
 }
 
-/// A program that knows format 1 only looks at the number first, and refuses.
+/// A program that knows only format 1 reads the number first, and refuses the store.
 #[test]
 fn a_store_of_format_1_is_a_new_one_once_it_was_opened() {
     #[derive(serde::Deserialize)]
@@ -123,7 +124,7 @@ fn a_store_of_format_1_is_a_new_one_once_it_was_opened() {
     let new = Superblock::load(&RealDisk, &store).unwrap().unwrap();
     assert_eq!((old.id, old.key), (0, new.key), "records stay readable");
     assert_ne!(new.id, 0, "subfiles have a name of their own");
-    // And stays the same one.
+    // Another start keeps the same superblock.
     check(&store);
     let again = Superblock::load(&RealDisk, &store).unwrap();
     assert_eq!(again, Some(new));

@@ -1,11 +1,11 @@
-//! A store that an earlier build wrote, as it lay on the disk, still says the same: format 2, the
-//! one with subfiles.
+//! A store that an earlier build wrote still has the same contents when it is opened now: format 2,
+//! which introduced subfiles.
 //!
 //! Promises S6.4, S9.2. The fixture has extents of one subfile in the index, and newer records
-//! about another one only in the log, where a third has come and gone; the subfiles are beside the
-//! store. It was written by `FOREBAY_FIXTURE=<directory> cargo test -p layout-index --test
-//! format_2` (locks and RocksDB's messages and options were left out) and is not written again
-//! unless the format gets another number.
+//! about another subfile only in the log, where a third subfile was made and removed; the subfiles
+//! are beside the store. It was written by `FOREBAY_FIXTURE=<directory> cargo test -p layout-index
+//! --test format_2` with a build of that format (locks and RocksDB's messages and options were left
+//! out), and is not written again: such a run now writes a newer format.
 
 use fixture::{bytes, copy, fixture, open};
 use layout_index::checksum::crc32c;
@@ -53,7 +53,7 @@ fn make(store: &Store, file: &File, dir: &Path) -> Arc<Subfile> {
     subfile
 }
 
-/// Everything in the log within `range` goes to `subfile`.
+/// Moves everything in the log within `range` to `subfile`.
 fn move_to(file: &File, dir: &Path, subfile: &Subfile, range: ByteRange) {
     let disk = subfile.file(&Targets(dir.join("subfiles"))).unwrap();
     let snapshot = file.log_snapshot(range).unwrap();
@@ -119,7 +119,8 @@ fn write(dir: &Path) {
     let hole = ByteRange::new(28_000, 29_000);
     file.exclusive().zero(hole, false, Timestamp(8)).unwrap();
     store.sync().unwrap();
-    // Killed here; the next one is killed at once, having given back the room it found unused.
+    // The store is killed here. The next one is killed right after its start, in which it gave back
+    // the space that it found unused.
     drop((file, store));
     drop(open_with(dir));
 }
@@ -186,6 +187,6 @@ fn a_store_of_format_2_is_read() {
     let dir = tempfile::tempdir().unwrap();
     copy(&fixture("store-format-2"), dir.path());
     check(dir.path());
-    // Once more: what the first start made of it.
+    // Checks once more, with what the first start wrote.
     check(dir.path());
 }

@@ -1,14 +1,15 @@
-//! Layouts, plans and bases come from other machines: whatever is in them, the decoders do not
-//! panic, take no more memory than the input is worth, and what they let through can be used.
+//! Layouts, plans and bases come from other machines: whatever they contain, the decoders do not
+//! panic, their memory is bounded by the size of the input, and everything that they accept can be
+//! used.
 //!
-//! A million layouts that get past their header, and a quarter of a million plans and bases: valid
-//! files with bytes changed, moved, cut and repeated, most of them with their checksums made anew as
-//! a forger would, and bytes that never were a file. Checksums are made here from `docs/FORMAT.md`,
-//! not by the code that is tested.
+//! The inputs are a million layouts that get past their header, and a quarter of a million plans
+//! and bases: valid files with bytes changed, moved, cut and repeated, most of them with recomputed
+//! checksums, as a forger would have, and bytes that never were a file. The checksums are computed
+//! here according to `docs/FORMAT.md`, not by the code under test.
 
 use layout_index::checksum::{append, crc32c};
 use layout_index::extent::{SubUnit, UNIT_MAX};
-use layout_index::layout::{
+use layout_index::sharing::layout::{
     Base, BatchBuilder, Covered, Decoded, HEADER_LEN, Head, LayoutId, Piece, Plan, SubfileRef,
     View, ViewSource, decode, parse,
 };
@@ -21,21 +22,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts what is allocated. The one test of this program runs in one thread.
+/// Counts allocated bytes. The only test of this program runs in one thread.
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of it.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches none of its memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the system allocator's.
+        // SAFETY: the caller's guarantees are those that the system allocator needs.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the system allocator's.
+        // SAFETY: the caller's guarantees are those that the system allocator needs.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -43,10 +44,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes of memory that a byte of input may cost while it is decoded.
+/// Bytes of memory that decoding may take for each byte of input.
 const WORTH: usize = 64;
 
-/// Runs `decoder` on input of `len` bytes and asks how much it had at once.
+/// Runs `decoder` on input of `len` bytes and checks how much memory it had allocated at once.
 fn bounded<T>(len: usize, context: &str, decoder: impl FnOnce() -> T) -> T {
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -108,7 +109,7 @@ fn batch(rng: &mut StdRng) -> Vec<u8> {
     }
     let head = Head {
         epoch: Epoch(rng.random_range(0..100)),
-        life: FileNo(3),
+        period: FileNo(3),
         upto: Seq(4),
         cut: rng.random_bool(0.3).then(|| rng.random_range(0..10_000)),
         grown: rng.random_range(0..10_000),
@@ -150,7 +151,7 @@ fn base(rng: &mut StdRng) -> Vec<u8> {
     base.encode(ID.file)
 }
 
-/// Changes some of `bytes` from `from` on.
+/// Changes some of `bytes`, from offset `from` on.
 fn mutate(rng: &mut StdRng, bytes: &mut Vec<u8>, from: usize) {
     for _ in 0..rng.random_range(1..5) {
         if bytes.len() <= from {
@@ -201,7 +202,7 @@ fn seal_whole(file: &mut [u8]) {
     }
 }
 
-/// A layout of some batches, bent; true when its checksums were made anew.
+/// A mutated layout of some batches; true if its checksums were recomputed.
 fn layout(rng: &mut StdRng, valid: &[Vec<u8>]) -> (Vec<u8>, bool) {
     let mut bytes = ID.header(&[1, 0, 0, 0, 9]).to_vec();
     let forged = rng.random_bool(0.8);
@@ -213,7 +214,7 @@ fn layout(rng: &mut StdRng, valid: &[Vec<u8>]) -> (Vec<u8>, bool) {
             _ => valid.choose(rng).unwrap().clone(),
         };
         if forged {
-            // Behind the frame; sometimes only the tables, which is where lengths meet.
+            // Mutates from the end of the frame on, or only in the tables, which hold the lengths.
             let from = if rng.random_bool(0.5) { 84 } else { 12 };
             mutate(rng, &mut batch, from);
             seal_batch(&mut batch);
@@ -226,7 +227,7 @@ fn layout(rng: &mut StdRng, valid: &[Vec<u8>]) -> (Vec<u8>, bool) {
     (bytes, forged)
 }
 
-/// What was decoded can be asked anything: answers lie where they should.
+/// Checks that every query of a decoded view gives results within bounds.
 fn check_view(rng: &mut StdRng, view: &View, context: &str) {
     let mut from = 0;
     for _ in 0..3 {
@@ -273,19 +274,19 @@ fn check_view(rng: &mut StdRng, view: &View, context: &str) {
     assert!(view.size(5) <= i64::MAX as u64, "{context}");
 }
 
-/// Layouts that must get past the header, to the decoder of batches.
+/// Number of layouts that must get past the header, to the decoder of batches.
 const LAYOUTS: u64 = 1_000_000;
 const PLANS_AND_BASES: u64 = 250_000;
 
-/// What came of all inputs of a kind.
+/// Results of all inputs of a kind.
 #[derive(Default)]
 struct Tally {
     inputs: u64,
-    /// With their checksums made anew.
+    /// Inputs with recomputed checksums.
     forged: u64,
-    /// Got to the decoder of batches.
+    /// Inputs that reached the decoder of batches.
     reached: u64,
-    /// Batches, plans or bases that were let through.
+    /// Batches, plans or bases that were accepted.
     decoded: u64,
 }
 
@@ -302,7 +303,7 @@ fn one_layout(rng: &mut StdRng, valid: &[Vec<u8>], tally: &mut Tally, context: &
     let (bytes, forged) = layout(rng, valid);
     tally.forged += u64::from(forged);
     let parsed = bounded(bytes.len(), context, || parse(&bytes, 0, &ID));
-    // Every header here has a handle: without one, nothing behind it was looked at.
+    // Every header here has a handle: without one, nothing after the header was decoded.
     tally.reached += u64::from(!parsed.handle.is_empty());
     let mut view = View::default();
     for (end, batch) in parsed.batches {
@@ -337,7 +338,7 @@ fn one_plan_or_base(rng: &mut StdRng, valid: &[Vec<u8>], is_plan: bool, context:
     ok.is_ok()
 }
 
-/// One test: memory is counted for the whole process.
+/// This is the only test of the program, because memory is counted for the whole process.
 #[test]
 fn a_million_hostile_files() {
     let (seed, mut rng) = seeded();

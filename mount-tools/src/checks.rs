@@ -1,5 +1,5 @@
-//! Which directories may be used together. Everything is compared by its real path, so that a
-//! link does not smuggle a store into its own backing.
+//! Checks which directories may be used together. Paths are compared after symbolic links are resolved, so
+//! that a link cannot hide that a store lies inside its own backing.
 
 use crate::exit_codes::{Failure, Result};
 use crate::{mountinfo, units};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// The real path of a directory that has to be there.
+/// Returns the real path of a directory that must exist.
 pub fn existing_dir(path: &Path, what: &str) -> Result<PathBuf> {
     let real = std::fs::canonicalize(path).map_err(|e| missing(path, what, &e))?;
     match std::fs::metadata(&real) {
@@ -27,7 +27,8 @@ pub fn existing_dir(path: &Path, what: &str) -> Result<PathBuf> {
     }
 }
 
-/// The real path of a backing that is looked at itself, not through a mount.
+/// Returns the real path of a backing. Refuses a path on a Forebay mount, because the backing itself cannot
+/// be seen through the mount.
 pub fn bare_backing(path: &Path) -> Result<PathBuf> {
     let real = existing_dir(path, "the backing")?;
     let mount = mountinfo::of(&real)
@@ -43,7 +44,7 @@ pub fn bare_backing(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The real paths of storage targets, by which all nodes know them.
+/// Returns the real paths of storage targets. All nodes know a target by its real path.
 pub fn osts(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let real = |path: &PathBuf| existing_dir(path, "the storage target");
     paths.iter().map(real).collect()
@@ -60,7 +61,7 @@ fn missing(path: &Path, what: &str, error: &io::Error) -> Failure {
     })
 }
 
-/// The real path of a store, which need not exist as long as its parent does.
+/// Returns the real path of a store. The store need not exist, but its parent directory must.
 pub fn store_path(path: &Path) -> Result<PathBuf> {
     if path.exists() {
         return existing_dir(path, "the store");
@@ -79,7 +80,8 @@ pub fn store_path(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// `--store-size` for a store that need not exist yet.
+/// Checks `--store-size` against the smallest allowed size and the size of the disk. The store need not exist
+/// yet.
 pub fn store_size(size: u64, store: &Path) -> Result<()> {
     let least = layout_index::SpaceOptions::LEAST;
     if size < least {
@@ -107,7 +109,8 @@ pub fn store_size(size: u64, store: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The mount would hide what the daemon uses outside of it, and the daemon would ask itself for it.
+/// Refuses a path below the mount point for something that the daemon uses outside of the mount: the mount
+/// would hide it, and the daemon would send the requests for it to itself.
 pub fn not_below(mount: &Path, path: &Path, what: &str, setting: &str) -> Result<()> {
     let parent = path.parent().unwrap_or(path);
     let real = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.into());
@@ -121,7 +124,8 @@ pub fn not_below(mount: &Path, path: &Path, what: &str, setting: &str) -> Result
     Ok(())
 }
 
-/// All three are real paths.
+/// Refuses a store inside the backing or the mount point, a backing inside the store, and a mount point
+/// inside the backing (unless it is the backing itself). All three must be real paths.
 pub fn apart(store: &Path, backing: &Path, mount: &Path) -> Result<()> {
     let refuse = |text: String| Err(Failure::usage(text));
     let (s, b, m) = (store.display(), backing.display(), mount.display());
@@ -148,7 +152,7 @@ pub fn apart(store: &Path, backing: &Path, mount: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Node names become part of file names that other machines read.
+/// Checks a node name. It becomes part of file names that other machines read.
 pub fn node_name(name: &str) -> Result<()> {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=64).contains(&name.len()) && name.chars().all(fine) && !name.starts_with('.') {

@@ -1,15 +1,17 @@
-//! File systems whose clients do not see each other's data, by what the kernel says of the mount.
+//! Recognises file systems whose clients do not see each other's data, by the type and the options that the
+//! kernel shows for the mount.
 //!
-//! On these, bytes that one node has written and another reads under a lock may be old ones, with Forebay as
-//! without it; nothing fails. So it is said when the backing is mounted, with the setting that mends it.
-//! What cannot be known from here (settings of servers, caches within a client's process) is not guessed:
-//! a mount that follows the advice as far as it can be seen is not spoken of.
+//! On such a file system a node that reads under a lock may get old bytes where another node has written new
+//! ones, with Forebay as without it, and no call fails. So the user is warned when the backing is mounted,
+//! and told which setting helps. Properties that cannot be seen from here (settings of servers, caches within
+//! a client's process) are not guessed: a mount that follows the advice, as far as can be seen, gets no
+//! warning.
 
 use crate::mountinfo;
 use std::path::Path;
 
-/// What to tell the user that mounts over `backing`. `can_map` says whether a file there can be mapped to be
-/// shared: FUSE file systems refuse that where they keep nothing in the page cache.
+/// Returns the warning for the user who mounts over `backing`, if there is one. `can_map` says whether a file
+/// there can be mapped shared: FUSE file systems refuse that if they keep nothing in the page cache.
 pub fn doubt(backing: &Path, locks: bool, can_map: &dyn Fn() -> bool) -> Option<String> {
     let mount = mountinfo::of(backing).ok()??;
     let has = |option: &str| mount.options.split(',').any(|o| o == option);

@@ -1,15 +1,13 @@
 //! The configuration file: the keys of the command line in TOML, and rules for files by path.
 //!
-//! Relative paths in it count from the directory that holds it, so that a file means the same
-//! from wherever the program is started.
+//! Relative paths in the file count from the directory that holds it, so that the file means the same
+//! wherever the program is started.
 
 use crate::args::{Keys, RuleKeys};
 use crate::exit_codes::{Failure, Result};
 use forebay_fs::{Policies, Rule, Rules};
-use layout_index::FilePolicy;
 use layout_index::policy::Key;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// A configuration file, read and checked.
 pub struct Loaded {
@@ -42,14 +40,15 @@ pub fn load(path: &Path) -> Result<Loaded> {
     })
 }
 
-/// Who decides about files, besides their attributes.
+/// Collects the policies for files that come from the command line and the configuration file. Attributes of
+/// the files are not part of them.
 pub fn policies(command_line: &Keys, file: Option<Loaded>) -> (Policies, Option<Keys>) {
     let mut policies = Policies {
-        command_line: of_mount(command_line),
+        command_line: command_line.of_files(),
         ..Policies::default()
     };
     let keys = file.map(|loaded| {
-        policies.config = of_mount(&loaded.keys);
+        policies.config = loaded.keys.of_files();
         policies.rules = loaded.rules;
         policies.config_file = Some(loaded.path);
         loaded.keys
@@ -57,24 +56,11 @@ pub fn policies(command_line: &Keys, file: Option<Loaded>) -> (Policies, Option<
     (policies, keys)
 }
 
-/// What is said for all files of a mount and could be said for each.
-fn of_mount(keys: &Keys) -> FilePolicy {
-    FilePolicy {
-        absorb: keys.absorb,
-        drain: keys.drain,
-        close: keys.close,
-        fsync: keys.fsync,
-        subfiles: keys.subfiles,
-        keep: keys.keep,
-        visibility_timeout: keys.visibility_timeout.map(|span| span.0),
-    }
-}
-
 fn line_of(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 
-/// Takes the rules out of `keys`.
+/// Moves the rules out of `keys` and checks them.
 fn rules(keys: &mut Keys, text: &str) -> Result<Rules, String> {
     let mut rules = Vec::new();
     for (n, rule) in std::mem::take(&mut keys.policy).into_iter().enumerate() {
@@ -98,22 +84,13 @@ fn one_rule(number: usize, line: usize, keys: RuleKeys) -> Result<Rule, String> 
             names()
         ));
     }
-    let Some(glob) = keys.glob else {
+    let Some(glob) = keys.glob.clone() else {
         return Err("does not say which files; add for example match = \"ckpt/**\"".into());
     };
-    let timeout = keys.visibility_timeout.map(|span| span.0);
-    if timeout.is_some_and(|time| time < Duration::from_millis(10)) {
-        return Err("has a visibility-timeout that is too short; the least is 10ms".into());
+    let policy = keys.of_files();
+    if let Some((key, flaw)) = policy.flaw() {
+        return Err(format!("has a {key} that is {flaw}"));
     }
-    let policy = FilePolicy {
-        absorb: keys.absorb,
-        drain: keys.drain,
-        close: keys.close,
-        fsync: keys.fsync,
-        subfiles: keys.subfiles,
-        keep: keys.keep,
-        visibility_timeout: timeout,
-    };
     if policy.is_empty() {
         return Err(format!("says nothing; a rule has any of {}", names()));
     }
@@ -125,7 +102,7 @@ fn one_rule(number: usize, line: usize, keys: RuleKeys) -> Result<Rule, String> 
     })
 }
 
-/// The keys of the file are the options of the command line.
+/// Whether there is such a key for the whole mount. The keys of the file are the options of the command line.
 fn is_mount_key(name: &str) -> bool {
     let options = <Keys as clap::Args>::augment_args(clap::Command::new("keys"));
     options
@@ -141,46 +118,6 @@ fn parse(text: &str) -> Result<Keys, String> {
             .map_or(String::new(), |n| format!("line {n}: "));
         format!("{line}{}", e.message())
     })
-}
-
-/// The command line's word counts where both speak.
-pub fn merge(command_line: Keys, file: Keys) -> Keys {
-    let (c, f) = (command_line, file);
-    Keys {
-        store: c.store.or(f.store),
-        backing: c.backing.or(f.backing),
-        ost: if c.ost.is_empty() { f.ost } else { c.ost },
-        ost_provider: c.ost_provider.or(f.ost_provider),
-        subfiles: c.subfiles.or(f.subfiles),
-        subfile_width: c.subfile_width.or(f.subfile_width),
-        probe: c.probe.or(f.probe),
-        probe_age: c.probe_age.or(f.probe_age),
-        probe_size: c.probe_size.or(f.probe_size),
-        ost_deadline: c.ost_deadline.or(f.ost_deadline),
-        ost_retry: c.ost_retry.or(f.ost_retry),
-        node: c.node.or(f.node),
-        nodes: c.nodes.or(f.nodes),
-        close: c.close.or(f.close),
-        fsync: c.fsync.or(f.fsync),
-        visibility_timeout: c.visibility_timeout.or(f.visibility_timeout),
-        lease: c.lease.or(f.lease),
-        absorb: c.absorb.or(f.absorb),
-        drain: c.drain.or(f.drain),
-        drain_rate: c.drain_rate.or(f.drain_rate),
-        drain_concurrency: c.drain_concurrency.or(f.drain_concurrency),
-        stripe: c.stripe.or(f.stripe),
-        index_memory: c.index_memory.or(f.index_memory),
-        store_size: c.store_size.or(f.store_size),
-        segment_size: c.segment_size.or(f.segment_size),
-        high_watermark: c.high_watermark.or(f.high_watermark),
-        user_share: c.user_share.or(f.user_share),
-        locks: c.locks.or(f.locks),
-        attr_timeout: c.attr_timeout.or(f.attr_timeout),
-        threads: c.threads.or(f.threads),
-        verify: c.verify.or(f.verify),
-        keep: c.keep.or(f.keep),
-        policy: Vec::new(),
-    }
 }
 
 #[cfg(test)]

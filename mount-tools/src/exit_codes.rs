@@ -1,4 +1,4 @@
-//! What the exit code of `forebay` tells a script, for every command in one place.
+//! The exit codes of `forebay`, for every command in one place.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ pub enum Code {
     Failed = 1,
     /// The command line or the configuration file is wrong.
     Usage = 2,
-    /// Undrained data is left: time ran out, or nobody waited.
+    /// Undrained data is left: time ran out, or the command did not wait.
     StillDirty = 3,
     /// The mount is in use.
     Busy = 4,
@@ -29,7 +29,7 @@ Exit codes:
   0  done; for drain and umount: everything is in the canonical files
   1  failed; one sentence on standard error says why
   2  wrong command line or configuration file
-  3  undrained data is left (time ran out, or nobody waited)
+  3  undrained data is left (time ran out, or the command did not wait)
   4  the mount is in use
   5  no Forebay mount here, or no daemon answers for it
   6  data in the store is damaged and was left where it is

@@ -1,22 +1,19 @@
-//! Who keeps a mount busy: processes with an open file, a working or root directory, or a
-//! mapping on it. Without root only one's own processes can be looked into; the count of the
-//! others is unknown and the caller says so.
+//! Finds the processes that keep a mount busy: those with an open file, a working or root directory, or a
+//! mapping on it. Without root, only the processes of the daemon's own user can be inspected; others are not
+//! found.
 //!
-//! Other processes may hang in other file systems, and whoever looks at them then hangs as well:
-//! at an open file unless its attributes are taken as the kernel knows them, at mappings always.
-//! So the search has a thread of its own and a deadline, and mappings come last.
+//! A process may hang in another file system, and a thread that inspects it then hangs as well: at an open
+//! file, unless its attributes are taken as the kernel has them cached, and at mappings always. So the search
+//! has a thread of its own and a deadline, and mappings come last.
 
-use nix::errno::Errno;
+use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
-use std::ffi::CString;
-use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What is not found by then is not named.
+/// Processes that are not found within this time are not named.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +26,8 @@ pub struct Holder {
     pub path: String,
 }
 
-/// One line for each process that holds something on the file system with device number `dev`,
-/// except `except` (the daemon itself). Processes that end meanwhile are skipped.
+/// Returns an entry for each process that holds something on the file system with device number `dev`, except
+/// `except` (the daemon itself). Processes that end meanwhile are skipped.
 pub fn find(dev: u64, except: &[i32]) -> Vec<Holder> {
     let (found, holders) = mpsc::channel();
     let except = except.to_vec();
@@ -48,7 +45,7 @@ pub fn find(dev: u64, except: &[i32]) -> Vec<Holder> {
     holders
 }
 
-/// Ends early when nobody waits any more.
+/// Ends early when the caller no longer waits.
 fn search(dev: u64, except: &[i32], found: &mpsc::Sender<Holder>) {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return;
@@ -91,7 +88,7 @@ fn holder(pid: i32, proc: &Path, (how, path): (&str, String)) -> Option<Holder> 
     })
 }
 
-/// The first thing on `dev` that the process holds, mappings aside.
+/// Returns the first thing on `dev` that the process holds, mappings aside.
 fn held(proc: &Path, dev: u64) -> Option<(&'static str, String)> {
     let on = |link: &Path| known_device(link).is_ok_and(|d| d == dev);
     let name = |link: &Path| {
@@ -109,38 +106,21 @@ fn held(proc: &Path, dev: u64) -> Option<(&'static str, String)> {
         .map(|link| ("open", name(&link)))
 }
 
-/// The device that `link` leads to, without asking its file system.
-fn known_device(link: &Path) -> nix::Result<u64> {
-    let path = CString::new(link.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    let mut seen = MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: `path` is a terminated string and `seen` has room for what statx(2) fills in; both
-    // outlive the call.
-    let rc = unsafe {
-        let flags = libc::AT_STATX_DONT_SYNC;
-        libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, 0, seen.as_mut_ptr())
-    };
-    Errno::result(rc)?;
-    // SAFETY: zero is a valid value of every field, and the call has succeeded.
-    let seen = unsafe { seen.assume_init() };
-    Ok(nix::sys::stat::makedev(
-        seen.stx_dev_major.into(),
-        seen.stx_dev_minor.into(),
-    ))
+/// Returns the device that `link` leads to, without asking its file system.
+fn known_device(link: &Path) -> rustix::io::Result<u64> {
+    let seen = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
+    Ok(makedev(seen.stx_dev_major, seen.stx_dev_minor))
 }
 
 fn mapped(maps: &str, dev: u64) -> Option<String> {
-    let want = format!(
-        "{:02x}:{:02x}",
-        nix::sys::stat::major(dev),
-        nix::sys::stat::minor(dev)
-    );
+    let want = format!("{:02x}:{:02x}", major(dev), minor(dev));
     maps.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         (fields.nth(3)? == want).then(|| fields.skip(1).collect::<Vec<_>>().join(" "))
     })
 }
 
-/// A name for a user number, or the number.
+/// Returns the name of a user, or the number if there is no name.
 pub fn user_name(uid: u32) -> String {
     match nix::unistd::User::from_uid(uid.into()) {
         Ok(Some(user)) => user.name,
@@ -170,10 +150,7 @@ mod tests {
     fn mappings_are_matched_by_device() {
         let maps =
             "7f00-7f01 r--p 00000000 00:2a 77    /mnt/a b.so\n8000-8001 rw-p 0 00:00 0 [heap]\n";
-        assert_eq!(
-            mapped(maps, nix::sys::stat::makedev(0, 0x2a)),
-            Some("/mnt/a b.so".into())
-        );
-        assert_eq!(mapped(maps, nix::sys::stat::makedev(1, 0x2a)), None);
+        assert_eq!(mapped(maps, makedev(0, 0x2a)), Some("/mnt/a b.so".into()));
+        assert_eq!(mapped(maps, makedev(1, 0x2a)), None);
     }
 }

@@ -1,10 +1,9 @@
-//! The daemon's log: one line per event on standard error, which is the log file when the daemon
-//! is in the background. In the foreground the log goes to a file of its own if one is named, and
-//! standard error keeps what is for the terminal. `RUST_LOG` chooses what is logged; `info` is the
-//! default.
+//! The daemon's log: one line per event on standard error, which is the log file when the daemon is in the
+//! background. In the foreground the log goes to a file of its own if one is named, and standard error keeps
+//! what is for the terminal. `RUST_LOG` chooses what is logged; `info` is the default.
 //!
-//! A log that was moved away is opened again at SIGHUP ([`reopen`]). If that fails, the old one goes
-//! on.
+//! A log that was moved away is opened again at SIGHUP ([`reopen`]). If that fails, logging goes on in the
+//! old one.
 
 use crate::exit_codes::{Failure, Result};
 use parking_lot::RwLock;
@@ -15,14 +14,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tracing_subscriber::EnvFilter;
 
-/// fuser reports as an error that the kernel no longer waits for a reply, which is how a request
-/// ends that a signal interrupted.
+/// fuser reports an error when the kernel no longer waits for a reply, but that is how a request ends that a
+/// signal has interrupted.
 const SILENCED: &str = "fuser::reply=off";
 
 /// The log of a daemon in the foreground, if it is not standard error.
 static OWN: RwLock<Option<File>> = RwLock::new(None);
 
-/// Appends; made for this user alone.
+/// Opens the log for appending. A new log is readable by this user only.
 pub fn open(path: &Path) -> Result<File> {
     let opened = OpenOptions::new()
         .append(true)
@@ -33,14 +32,14 @@ pub fn open(path: &Path) -> Result<File> {
     opened.map_err(|e| Failure::failed(format!("cannot write the log {}: {e}", path.display())))
 }
 
-/// Standard output and error go to the log.
+/// Sends standard output and standard error to the log.
 pub fn redirect(log: &File) -> io::Result<()> {
     nix::unistd::dup2_stdout(log.as_fd())?;
     nix::unistd::dup2_stderr(log.as_fd())?;
     Ok(())
 }
 
-/// From here on the log is in `log`, not on standard error.
+/// Writes the log to `log` from here on, not to standard error.
 pub fn use_own(log: File) {
     *OWN.write() = Some(log);
 }
@@ -59,8 +58,8 @@ pub fn reopen(path: &Path) -> Result<()> {
 struct Sink;
 
 impl Write for Sink {
-    /// A line that cannot be written is lost, and nothing else: the log may be on the disk that is full, and a thread that
-    /// complains about that must not end for it.
+    /// A line that cannot be written is lost, and that is all: the log may be on the disk that is full, and a
+    /// thread that complains about that must not end because of it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let written = match &*OWN.read() {
             Some(log) => (&mut &*log).write(line),

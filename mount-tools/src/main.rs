@@ -53,9 +53,9 @@ fn main() -> ExitCode {
     code.into()
 }
 
-/// Ends a daemon without the C++ library's farewells. Threads that answered the last requests may
-/// still hold the store, and RocksDB aborts when its locks are taken away under them. Nothing is
-/// left to do: the store is closed, and standard output was flushed line by line.
+/// Ends a daemon without the exit handlers of the C++ library. Threads that answered the last requests may
+/// still hold the store, and RocksDB aborts when its locks are destroyed under them. Nothing is left to do:
+/// the store is closed, and standard output was flushed line by line.
 fn end_at_once(code: exit_codes::Code) -> ! {
     // SAFETY: ends the process; takes any number and touches no memory.
     unsafe { libc::_exit(code as i32) }

@@ -1,4 +1,4 @@
-//! `/proc/self/mountinfo`: is this a Forebay mount, and which one is this path on?
+//! Reads `/proc/self/mountinfo`: whether a directory is a Forebay mount, and which mount a path is on.
 
 use crate::control::location;
 use nix::errno::Errno;
@@ -9,23 +9,23 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the kernel calls our mounts.
+/// The kernel's name for the type of Forebay mounts.
 pub const FSTYPE: &str = "fuse.forebay";
 
-/// A dead mount says so at once.
+/// A mount that has not answered after this long has a daemon: a dead mount answers at once.
 const ANSWERS: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     pub point: PathBuf,
     pub fstype: String,
-    /// Of the file system, as the kernel shows them.
+    /// Options of the file system, as the kernel shows them.
     pub options: String,
-    /// The user that mounted it, where the kernel says that: it does for FUSE.
+    /// The user who mounted it, if the kernel shows that: it does for FUSE.
     pub user: Option<u32>,
-    /// And with which group.
+    /// The group with which that user mounted it.
     pub group: Option<u32>,
-    /// The number of the file system.
+    /// Device number of the file system.
     pub device: u64,
 }
 
@@ -39,37 +39,38 @@ pub fn read() -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// The mount that `path`, a real path, is on.
+/// Returns the mount that `path` (a real path) is on.
 pub fn of(path: &Path) -> io::Result<Option<Mount>> {
     Ok(pick(read()?, path))
 }
 
-/// The Forebay mount on exactly this directory, whether its daemon lives or not.
+/// Whether there is a Forebay mount on exactly this directory, whether its daemon is alive or not.
 pub fn forebay_at(point: &Path) -> io::Result<bool> {
     Ok(pick(read()?, point).is_some_and(|m| m.is_forebay() && m.point == point))
 }
 
-/// Whose Forebay mount is on exactly this directory, and with which group, by the kernel's word.
+/// Returns the user and the group with which the Forebay mount on exactly this directory was mounted,
+/// according to the kernel.
 pub fn user_of(point: &Path) -> Option<(u32, u32)> {
     let mount = pick(read().ok()?, point)?;
     let user = mount.user.zip(mount.group);
     user.filter(|_| mount.is_forebay() && mount.point == point)
 }
 
-/// Forebay mounts of users other than root.
+/// Returns the Forebay mounts of users other than root.
 pub fn of_users() -> io::Result<Vec<(PathBuf, u32)>> {
     let mounts = read()?.into_iter().filter(Mount::is_forebay);
     let of_user = |m: Mount| Some((m.point, m.user.filter(|uid| *uid != 0)?));
     Ok(mounts.filter_map(of_user).collect())
 }
 
-/// The number of the file system that is mounted on exactly this directory, without asking it.
+/// Returns the device number of the file system that is mounted on exactly this directory, without asking it.
 pub fn device_of(point: &Path) -> io::Result<Option<u64>> {
     let on = pick(read()?, point).filter(|m| m.point == point);
     Ok(on.map(|m| m.device))
 }
 
-/// Among equally long mount points the last one lies on top.
+/// Returns the topmost mount that `path` is on. Among equally long mount points the last one lies on top.
 fn pick(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
     mounts
         .into_iter()
@@ -128,14 +129,14 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// The mount on this directory has lost its daemon. (`stat` would not tell: for a while the kernel
-/// answers that from its cache.) A mount that does not answer in time has one, which waits for the
-/// file system below.
+/// Whether the mount on this directory has lost its daemon. (`stat` would not tell: for a while the kernel
+/// answers that from its cache.) A mount that does not answer in time has a daemon, which waits for the file
+/// system below.
 pub fn is_dead(point: &Path) -> bool {
     let (answered, answer) = std::sync::mpsc::channel();
     let point = point.to_path_buf();
     let asking = std::thread::spawn(move || {
-        // It may outlive the question, and is not the thread that waits for signals.
+        // This thread may outlive the call, and must not take signals: another thread waits for them.
         if let Err(error) = SigSet::all().thread_block() {
             tracing::debug!(%error, "signals cannot be blocked");
         }
@@ -144,20 +145,20 @@ pub fn is_dead(point: &Path) -> bool {
             tracing::debug!("a mount answered late");
         }
     });
-    // A call into a file system that hangs does not come back, so its thread is left alone.
+    // A call into a file system that hangs does not come back, so its thread is not joined.
     let Ok(error) = answer.recv_timeout(ANSWERS) else {
         return false;
     };
-    // A daemon is forked with no thread beside it.
+    // The thread must end here: a daemon is forked while the process has only one thread.
     if asking.join().is_err() {
         tracing::error!("the thread that asked a mount broke off");
     }
     matches!(error, Some(Errno::ENOTCONN | Errno::ECONNABORTED))
 }
 
-/// The real path of a mount point, or of something below it. A path that is a mount point as it stands is not looked
-/// at: it may lie below a file system that hangs. Goes through the parents when the daemon is dead and the path itself
-/// does not answer.
+/// Returns the real path of a mount point, or of something below it. A path that is a mount point as it is
+/// given is not accessed: it may lie below a file system that hangs. If the daemon is dead and the path
+/// itself does not answer, its parents are resolved.
 pub fn real_point(path: &Path) -> io::Result<PathBuf> {
     // As the kernel writes it: without a slash at its end.
     let absolute: PathBuf = std::path::absolute(path)?.components().collect();

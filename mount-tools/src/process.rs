@@ -1,25 +1,24 @@
-//! What the kernel says of another process. Nothing here asks the process itself.
+//! Facts that the kernel tells about another process. Nothing here asks the process itself.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// A process whose end can be waited for by processes other than its parent.
 pub struct Watched(OwnedFd);
 
 impl Watched {
-    /// `None` for a process that is not known here: of another namespace, or gone.
+    /// Returns `None` for a process that is not known here: it is in another namespace, or gone.
     pub fn new(pid: u32) -> Option<Watched> {
-        let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
-        // SAFETY: numbers only.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        let fd = Errno::result(fd).ok()? as i32;
-        // SAFETY: the call has just made this descriptor, and nothing else owns it.
-        Some(Watched(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let pid = Pid::from_raw(pid.try_into().ok()?)?;
+        let opened = pidfd_open(pid, PidfdFlags::empty());
+        opened.ok().map(Watched)
     }
 
-    /// Waits until all of the process has ended, its descriptors closed and its locks let go.
+    /// Waits until the process has ended completely, with its descriptors closed and its locks released.
+    /// Returns false if that takes longer than `patience`.
     pub fn wait(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -34,8 +33,8 @@ impl Watched {
     }
 }
 
-/// The process was killed and has not ended: a thread of it waits for a file system that hangs. Its
-/// descriptors are still open, its socket takes connections, and nothing answers.
+/// Whether the process was killed and has not ended, because one of its threads waits for a file system that
+/// hangs. Its descriptors are still open, its socket accepts connections, and nothing answers.
 pub fn is_killed(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| says_killed(&text))
 }
@@ -50,7 +49,7 @@ fn says_killed(status: &str) -> bool {
         let mask = field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
         mask.is_some_and(|mask| mask & SIGKILL != 0)
     };
-    // Its first thread has ended, or is on its way to.
+    // The first thread of the process has ended, or is about to.
     field("State:").is_some_and(|state| state.starts_with(['Z', 'X']))
         || pending("SigPnd:")
         || pending("ShdPnd:")

@@ -1,5 +1,5 @@
-//! What `forebay mount` works with: the command line and the configuration file, merged, checked
-//! and with every default filled in. Plain values; nothing here changes while the daemon runs.
+//! The settings of `forebay mount`: the command line and the configuration file, merged, checked and with
+//! every default filled in. Plain values; nothing here changes while the daemon runs.
 
 use crate::args::{Keys, Locks, MountArgs, Nodes, Switch};
 use crate::control::location::{self, fnv1a};
@@ -8,8 +8,8 @@ use crate::units::Span;
 use crate::{checks, config};
 use flusher::ost::{Kind, OstSettings, ProbeOptions};
 use forebay_fs::Policies;
-use layout_index::SpaceOptions;
-use layout_index::policy::{self, Absorb, Close, Fsync};
+use layout_index::policy::Value;
+use layout_index::{FileSettings, SpaceOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,42 +19,33 @@ mod tests;
 
 #[derive(Clone, Debug)]
 pub struct MountSettings {
-    /// Real paths, all of them.
+    /// A real path, as are `backing`, `store` and `osts`.
     pub mount: PathBuf,
     pub backing: PathBuf,
     pub store: PathBuf,
     pub osts: Vec<PathBuf>,
     pub ost_provider: Kind,
-    pub targets: OstSettings,
+    pub target_settings: OstSettings,
     pub node: String,
-    /// Of files that `policies` and their attributes say nothing of.
-    pub absorb: Absorb,
+    /// Apply to files for which neither `policies` nor their attributes set other values.
+    pub files: FileSettings,
     pub policies: Arc<Policies>,
-    /// `None` where no other node may use the backing.
-    pub sharing: Option<Sharing>,
+    /// `None` if no other node may use the backing.
+    pub lease: Option<Duration>,
     pub drain: flusher::Settings,
     pub index_memory: u64,
     pub space: SpaceOptions,
-    /// Locks hold across nodes.
+    /// Whether locks hold across nodes.
     pub shared_locks: bool,
     pub attr_timeout: Duration,
     pub threads: usize,
     pub options: Options,
     pub foreground: bool,
-    /// `None`: standard error.
+    /// `None` means standard error.
     pub log_file: Option<PathBuf>,
 }
 
-/// How this node and others see each other's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sharing {
-    pub close: Close,
-    pub fsync: Fsync,
-    pub visibility_timeout: Duration,
-    pub lease: Duration,
-}
-
-/// `-o`.
+/// The mount options (`-o`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub allow_other: bool,
@@ -72,7 +63,7 @@ impl MountSettings {
         let file = args.config.as_deref().map(config::load).transpose()?;
         let (policies, file) = config::policies(&args.keys, file);
         let keys = match file {
-            Some(file) => config::merge(args.keys.clone(), file),
+            Some(file) => args.keys.clone().or(file),
             None => args.keys.clone(),
         };
         let mount = checks::existing_dir(&args.dir, "the mount point")?;
@@ -94,7 +85,7 @@ impl MountSettings {
         let ost_provider = keys.ost_provider.unwrap_or_default();
         flusher::ost::check(ost_provider, &osts).map_err(|e| Failure::usage(e.to_string()))?;
         let node = node(&keys)?;
-        let targets = targets(&keys)?;
+        let target_settings = target_settings(&keys)?;
         let log_file = match &args.log_file {
             Some(path) => Some(
                 std::path::absolute(path)
@@ -115,9 +106,9 @@ impl MountSettings {
         Ok(MountSettings {
             drain: drain(&keys)?,
             space: space(&keys)?,
-            absorb: keys.absorb.unwrap_or_default(),
+            files: files(&keys, &policies)?,
             policies: Arc::new(policies),
-            sharing: sharing(&keys)?,
+            lease: lease(&keys)?,
             index_memory: within(
                 "index-memory",
                 keys.index_memory.map_or(INDEX_MEMORY, |s| s.0),
@@ -131,7 +122,7 @@ impl MountSettings {
             foreground: args.foreground,
             log_file,
             ost_provider,
-            targets,
+            target_settings,
             osts,
             node,
             mount,
@@ -142,8 +133,8 @@ impl MountSettings {
 }
 
 impl MountSettings {
-    /// A number that mounts with the same settings have in common, however they were given and wherever
-    /// the log goes.
+    /// A hash that is equal for mounts with the same settings, however they were given and wherever the log
+    /// goes.
     pub fn digest(&self) -> u64 {
         let same = MountSettings {
             foreground: false,
@@ -166,21 +157,21 @@ fn node(keys: &Keys) -> Result<String> {
     Ok(name)
 }
 
-fn sharing(keys: &Keys) -> Result<Option<Sharing>> {
-    // With one node every read sees the last write anyway.
-    if keys.nodes == Some(Nodes::One) {
-        return Ok(None);
+/// What holds for files of which neither rules nor attributes say anything.
+fn files(keys: &Keys, policies: &Policies) -> Result<FileSettings> {
+    let given = keys.of_files();
+    if let Some((key, flaw)) = given.flaw() {
+        let value = given.text(key).unwrap_or_default();
+        return Err(Failure::usage(format!("{key} = {value} is {flaw}")));
     }
-    Ok(Some(Sharing {
-        close: keys.close.unwrap_or_default(),
-        fsync: keys.fsync.unwrap_or_default(),
-        visibility_timeout: within_time(
-            "visibility-timeout",
-            keys.visibility_timeout,
-            policy::VISIBILITY_TIMEOUT,
-        )?,
-        lease: within_time("lease", keys.lease, LEASE)?,
-    }))
+    Ok(policies.of_mount())
+}
+
+fn lease(keys: &Keys) -> Result<Option<Duration>> {
+    match keys.nodes {
+        Some(Nodes::One) => Ok(None),
+        _ => within_time("lease", keys.lease, LEASE).map(Some),
+    }
 }
 
 fn drain(keys: &Keys) -> Result<flusher::Settings> {
@@ -193,8 +184,6 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
         )));
     }
     Ok(flusher::Settings {
-        policy: keys.drain.unwrap_or(default.policy),
-        subfiles: keys.subfiles.unwrap_or(default.subfiles),
         stripe,
         concurrency: within(
             "drain-concurrency",
@@ -204,14 +193,13 @@ fn drain(keys: &Keys) -> Result<flusher::Settings> {
         )?,
         rate_limit: keys.drain_rate.map(|s| s.0).filter(|rate| *rate > 0),
         verify: keys.verify.unwrap_or(default.verify),
-        keep: keys.keep.unwrap_or(default.keep),
-        // A canonical file is on targets too, and no other one can stand in for them.
+        // A canonical file is on targets too, and other targets cannot stand in for them.
         patience: within_time("ost-deadline", keys.ost_deadline, default.patience)?,
         ..default
     })
 }
 
-fn targets(keys: &Keys) -> Result<OstSettings> {
+fn target_settings(keys: &Keys) -> Result<OstSettings> {
     let default = OstSettings::default();
     let block = 1 << 20;
     Ok(OstSettings {
@@ -238,10 +226,10 @@ fn targets(keys: &Keys) -> Result<OstSettings> {
 
 fn within_time(key: &str, given: Option<Span>, default: Duration) -> Result<Duration> {
     match given {
-        Some(Span(time)) if time < Duration::from_millis(10) => Err(Failure::usage(format!(
-            "{key} = {time:?} is too short; the least is 10ms"
-        ))),
-        Some(Span(time)) => Ok(time),
+        Some(Span(time)) => match time.flaw() {
+            Some(flaw) => Err(Failure::usage(format!("{key} = {time:?} is {flaw}"))),
+            None => Ok(time),
+        },
         None => Ok(default),
     }
 }
@@ -295,7 +283,7 @@ fn options(given: &[String], root: bool) -> Result<Options> {
             ("dev", None) => options.dev = true,
             ("nodev", None) => options.dev = false,
             ("fsname", Some(name)) if !name.is_empty() => options.fsname = Some(name.into()),
-            // Always so, or without meaning here: reads of a file below set its access time.
+            // These always apply, or have no meaning here: reads of a file below set its access time.
             ("default_permissions" | "exec" | "atime" | "noatime" | "relatime", None) => {}
             ("defaults" | "_netdev" | "auto" | "noauto" | "nofail", None) => {}
             _ => {
@@ -314,7 +302,7 @@ fn options(given: &[String], root: bool) -> Result<Options> {
     Ok(options)
 }
 
-/// Makes the store's directory, for nobody else to look into.
+/// Creates the store's directory, which other users cannot access.
 pub fn make_store(store: &Path) -> Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
     match std::fs::DirBuilder::new().mode(0o700).create(store) {
@@ -337,7 +325,7 @@ pub fn make_store(store: &Path) -> Result<()> {
         )));
     }
     if meta.mode() & 0o077 != 0 {
-        // Nothing was in it for others to see or change.
+        // The directory is empty, so other users had nothing in it to see or change.
         if std::fs::read_dir(store).map_err(failed)?.next().is_none() {
             let closed = std::fs::Permissions::from_mode(0o700);
             return std::fs::set_permissions(store, closed).map_err(failed);

@@ -1,5 +1,5 @@
-//! Sizes, times and fractions as people write them, the same in the configuration file and on
-//! the command line, and back again for tables.
+//! Reads sizes, times and fractions as people write them, the same in the configuration file and on the
+//! command line, and formats them for tables.
 
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,12 @@ pub struct Size(pub u64);
 /// A length of time: `500ms`, `10s`, `2m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Duration {
+        span.0
+    }
+}
 
 /// A part of a whole: `0.75` or `75%`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,7 +107,7 @@ impl FromStr for Fraction {
     }
 }
 
-/// Takes strings and plain numbers, so that `drain-rate = 0` and `stripe = "1MiB"` both work.
+/// Accepts strings and plain numbers, so that `drain-rate = 0` and `stripe = "1MiB"` both work.
 struct Lenient<T>(std::marker::PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Lenient<T> {

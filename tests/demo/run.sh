@@ -1,11 +1,12 @@
 #!/bin/bash
-# The demo: a job of several processes on two nodes writes one shared file through the mounts of both,
-# the file drains while you watch, and every byte of the result is compared with a reference computed
-# apart from it.
+# The demo: a job of several processes on two nodes writes one shared file through the mounts of
+# both, the file drains while you watch, and every byte of the result is compared with a reference
+# that is computed independently.
 #
-# The nodes are namespaces of this machine, which needs root; no MPI. Everything is below one temporary
-# directory on disk, and goes away at the end, also when this is interrupted. Set TOTAL, BLOCK,
-# PROCESSES or DRAIN_RATE (bytes per second, of all nodes together) to try something else.
+# The nodes are namespaces of this machine, which needs root; MPI is not used. Everything is below
+# one temporary directory on disk, which is removed at the end, also after an interruption. Set
+# TOTAL, BLOCK, PROCESSES or DRAIN_RATE (bytes per second, of all nodes in sum) to try something
+# else.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -35,12 +36,12 @@ export FOREBAY_CLUSTER=$work/cluster FOREBAY_BIN=$FOREBAY
 clean_up() {
     trap '' INT TERM
     cd /
-    # The job and the reference, if they still run.
+    # The job and the reference may still be running.
     local pids
     pids=$(jobs -p)
     # shellcheck disable=SC2086
     [ -z "$pids" ] || kill $pids 2>/dev/null || true
-    # Whatever is left of the nodes, and the files only when nothing is.
+    # Ends whatever is left of the nodes; the files are removed only if that succeeds.
     "$CLUSTER" down --discard >/dev/null && rm -rf "$work"
 }
 trap clean_up EXIT
@@ -53,20 +54,20 @@ show() {
     echo "\$ $*" | sed "s|$CLUSTER|forebay-cluster|g; s|$FOREBAY|forebay|g; s|$work|\$DEMO|g"
     "$@"
 }
-# field NAME: a number from one flat JSON object on standard input.
+# field NAME: prints a number from one flat JSON object on standard input.
 field() { sed -n "s/.*\"$1\":\([0-9.eE+-]*\).*/\1/p"; }
 now() { date +%s.%N; }
 mb() { awk -v b="$1" 'BEGIN { printf "%.0f MB", b / 1e6 }'; }
 
-# up RATE: stores, backing and four targets are directories of $work; RATE 0 is no limit. Draining on
-# close keeps the two bandwidths of the result apart.
+# up RATE: stores, backing and four targets are directories of $work; RATE 0 means no limit.
+# Draining on close keeps the two bandwidths of the result apart.
 up() {
     show "$CLUSTER" up $NODES --backing "$scratch" --network host -- \
         --drain on-close --drain-rate $(($1 / NODES)) \
         --ost "$work/ost0" --ost "$work/ost1" --ost "$work/ost2" --ost "$work/ost3"
 }
 job() { "$WRITER" job "$1" --processes "$PROCESSES" --block "$BLOCK" --total "$TOTAL" --seed "$2" "${@:3}"; }
-# The job starts on the first node, its processes on both in turn.
+# The job starts on the first node, and its processes on both nodes in turn.
 job_on_nodes() {
     "$CLUSTER" exec 0 -- "$WRITER" job "$1" --processes "$PROCESSES" --block "$BLOCK" --total "$TOTAL" \
         --seed "$2" --nodes $NODES --cluster "$CLUSTER"

@@ -1,17 +1,17 @@
-/* checkpoint DIR [options]: a job that computes, writes a checkpoint of its state, computes on; and
- * with --restart goes on from the newest checkpoint that was finished.
+/* checkpoint DIR [options]: a job that computes, writes a checkpoint of its state, and computes on;
+ * with --restart it continues from the newest checkpoint that was finished.
  *
- * The state is an array of words, each of which becomes another in every step in a way of its own.
- * So the state of any step can be worked out without a file, a restart can check every byte of what
- * it reads, and may have another number of ranks. A checkpoint is written under another name and
- * renamed when all ranks have closed it: that is how a job knows which ones are whole.
+ * The state is an array of words. Every step changes each word in its own way, so the state of any
+ * step can be computed without a file, and a restart can check every byte that it reads and may
+ * have another number of ranks. A checkpoint is written under another name and renamed when all
+ * ranks have closed it: so a job knows which checkpoints are complete.
  *
- *   --steps N        steps in all (4)
+ *   --steps N        number of steps in all (4)
  *   --words N        words of state (200000)
- *   --compute MS     how long a step takes (50)
- *   --restart        go on from the newest checkpoint; fails if there is none or it is not whole
+ *   --compute MS     duration of a step (50)
+ *   --restart        continue from the newest checkpoint; fails if there is none or it is not complete
  *   --pause-in K --pace DIR   in checkpoint K, when half of it is written, rank 0 makes DIR/paused
- *                    and all wait for DIR/go
+ *                    and all ranks wait for DIR/go
  */
 #include <dirent.h>
 #include <errno.h>
@@ -33,7 +33,7 @@ struct job {
     long steps, words, compute, pause_in;
     bool restart;
     int rank, ranks;
-    long first, count; /* of the words, which are this rank's */
+    long first, count; /* words of this rank */
     uint64_t *state;
 };
 
@@ -102,7 +102,7 @@ static void barrier(void) {
     must(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
 }
 
-/* Outside of what is tested: the one who watches says when to go on. */
+/* Not part of the test: the process that watches the job makes DIR/go when the job may continue. */
 static void pause_here(const struct job *job) {
     char path[4096];
     barrier();
@@ -119,7 +119,7 @@ static void pause_here(const struct job *job) {
     barrier();
 }
 
-/* Some of the rank's words to their place. */
+/* Writes some of the rank's words to their place. */
 static void put(MPI_File file, const struct job *job, long from, long until) {
     MPI_Offset at = (MPI_Offset)(sizeof(struct header) + (size_t)(job->first + from) * 8);
     must(MPI_File_write_at_all(file, at, job->state + from, (int)(until - from), MPI_INT64_T,
@@ -160,8 +160,8 @@ static void checkpoint(const struct job *job, long step) {
     barrier();
 }
 
-/* The highest number of a checkpoint that has its final name, or 0. Rank 0 looks for all, and removes
- * what a job that was killed left half written. */
+/* Returns the highest number of a checkpoint that has its final name, or 0. Rank 0 searches for all
+ * ranks, and removes files that a killed job left incomplete. */
 static long newest(const struct job *job) {
     long best = 0;
     if (job->rank == 0) {
@@ -192,7 +192,7 @@ static void read_exactly(MPI_File file, MPI_Offset at, void *into, int bytes) {
         fail("a read of %d bytes at offset %lld got %d", bytes, (long long)at, got);
 }
 
-/* Reads the newest checkpoint into the state, which must be what computing from the start gives. */
+/* Reads the newest checkpoint into the state, which must equal the state computed from the start. */
 static long restore(struct job *job) {
     long step = newest(job);
     if (step == 0)

@@ -1,7 +1,7 @@
-/* For ranks that share processors: MPICH's wait by asking UCX again and again, and give the others
- * their turn only when the kernel takes it from them, some milliseconds later. Loaded before it
- * (LD_PRELOAD), this gives the processor away when there was nothing to do. Nothing that has to do with
- * files is touched. */
+/* For ranks that share processors: MPICH's ranks wait by polling UCX, and other ranks run only when
+ * the kernel preempts the waiting one, some milliseconds later. Loaded with LD_PRELOAD, this
+ * library yields the processor after several polls without work. It touches nothing that has to do
+ * with files. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>

@@ -1,10 +1,10 @@
 //! A user who has nothing to do with an attack, and must not notice it.
 //!
-//! [`Bystander`] does, again and again and as [`BOB`], what users do: create, write, read, stat and
-//! `forebay status`. Each of these must be answered within [`ANSWER`]. The calls run on a thread of
-//! their own, so that one that hangs is reported by the test instead of hanging with it.
+//! [`Bystander`] does as [`BOB`], again and again, what users do: create, write, read, stat and `forebay
+//! status`. Each of these must be answered within [`ANSWER`]. The calls run on a thread of their own, so that
+//! the test can report a call that hangs instead of hanging with it.
 
-use crate::bay::Bay;
+use crate::test_mount::TestMount;
 use crate::users::{BOB, as_user};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What "within a second" means.
+/// Limit for each call: "within a second".
 pub const ANSWER: Duration = Duration::from_secs(1);
 
-/// A call that has not returned after so long hangs.
+/// A call that has not returned after this long hangs.
 const HANGS: Duration = Duration::from_secs(20);
 
 enum Step {
@@ -26,7 +26,7 @@ enum Step {
     Took(&'static str, Duration),
 }
 
-/// Began with [`Bystander::beside`], ends with [`Bystander::was_not_disturbed`].
+/// Starts with [`Bystander::beside`], ends with [`Bystander::was_not_disturbed`].
 pub struct Bystander {
     stop: Arc<AtomicBool>,
     steps: Receiver<Step>,
@@ -34,14 +34,14 @@ pub struct Bystander {
 }
 
 impl Bystander {
-    /// Makes BOB's directory in the mount, and starts. Call it before the attack.
-    pub fn beside(bay: &Bay) -> Self {
-        let dir = bay.path("bob");
+    /// Creates BOB's directory in the mount, and starts. Must be called before the attack.
+    pub fn beside(mount: &TestMount) -> Self {
+        let dir = mount.path("bob");
         fs::create_dir_all(&dir).expect("mkdir for bob");
         chown(&dir, Some(BOB), Some(BOB)).expect("chown bob's directory");
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).expect("chmod");
-        let mut status = bay.forebay(["status", "--json"]);
-        status.arg(bay.mnt());
+        let mut status = mount.forebay(["status", "--json"]);
+        status.arg(mount.mnt());
         let stop = Arc::new(AtomicBool::new(false));
         let (send, steps) = channel();
         let stopped = stop.clone();
@@ -61,13 +61,13 @@ impl Bystander {
         }
     }
 
-    /// Call it while the attack is on: waits for `rounds` more rounds of calls, and fails if one of all calls
-    /// until then took longer than [`ANSWER`].
+    /// Must be called during the attack. Waits for `rounds` more rounds of calls, and fails if any call until
+    /// then took longer than [`ANSWER`].
     pub fn is_not_disturbed(&self, rounds: usize) {
         let mut at = "begin";
         let mut since = Instant::now();
         let mut slow = Vec::new();
-        // What was done before this call counts as undisturbed or not, and not as one of the rounds.
+        // Calls that were done before this function was called are checked too, but do not count as rounds.
         let mut is_old = true;
         let mut left = rounds;
         while left > 0 {
@@ -92,7 +92,7 @@ impl Bystander {
         assert!(slow.is_empty(), "a bystander had to wait: {slow:?}");
     }
 
-    /// Ends it, after the attack.
+    /// Stops the calls, after the attack.
     pub fn was_not_disturbed(mut self) {
         self.is_not_disturbed(1);
         self.stop.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! What a command's end tells: exit codes and the one sentence of a refusal.
+//! Exit codes, and the one sentence of a refusal.
 
-use crate::bay::text;
+use crate::test_mount::text;
 use std::path::Path;
 use std::process::Output;
 
@@ -19,7 +19,8 @@ pub fn code(out: &Output) -> i32 {
     out.status.code().expect("forebay ends by itself")
 }
 
-/// One sentence on standard error that contains these words, and this exit code.
+/// Checks that the command failed with this exit code and one sentence on standard error that contains these
+/// words.
 pub fn assert_refused(out: &Output, want: Option<i32>, words: &[&str]) {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success(), "it went through: {}", text(out));

@@ -1,111 +1,110 @@
-//! Several nodes over one backing: a [`Bay`] for each, killed, started again and cleared away
-//! together.
+//! Several nodes over one backing: a [`TestMount`] for each. They are killed, restarted and removed together.
 
-use crate::bay::{Bay, Drain};
+use crate::test_mount::{Drain, TestMount};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The first bay has the backing in its own directory and goes last.
+/// The first test mount has the backing in its own directory and is removed last.
 pub struct Cluster {
-    bays: Vec<Bay>,
+    mounts: Vec<TestMount>,
 }
 
 impl Cluster {
     /// Nodes `n0`, `n1` … with the same settings, not started.
     pub fn new(nodes: usize, drain: Drain, limit: Duration) -> Self {
-        let mut cluster = Self { bays: Vec::new() };
+        let mut cluster = Self { mounts: Vec::new() };
         for n in 0..nodes {
-            let mut bay = Bay::with_limit(drain, limit);
-            bay.set("node", &format!("n{n}"));
-            if let Some(first) = cluster.bays.first() {
-                bay.set_backing(first.backing());
+            let mut mount = TestMount::with_limit(drain, limit);
+            mount.set("node", &format!("n{n}"));
+            if let Some(first) = cluster.mounts.first() {
+                mount.set_backing(first.backing());
             }
-            cluster.bays.push(bay);
+            cluster.mounts.push(mount);
         }
         cluster
     }
 
-    /// A text setting on all nodes.
+    /// Sets a text key of the configuration file on all nodes.
     pub fn set(&mut self, key: &str, value: &str) -> &mut Self {
-        for bay in &mut self.bays {
-            bay.set(key, value);
+        for mount in &mut self.mounts {
+            mount.set(key, value);
         }
         self
     }
 
-    /// The `[[policy]]`s of all nodes.
+    /// Sets the `[[policy]]` rules of all nodes.
     pub fn rules(&mut self, rules: &[&str]) -> &mut Self {
-        for bay in &mut self.bays {
-            bay.rules(rules);
+        for mount in &mut self.mounts {
+            mount.rules(rules);
         }
         self
     }
 
-    /// Announces a WARN or ERROR line that any node may log.
+    /// Allows a WARN or ERROR line that any node may log.
     pub fn allow_log(&mut self, text: &str) -> &mut Self {
-        for bay in &mut self.bays {
-            bay.allow_log(text);
+        for mount in &mut self.mounts {
+            mount.allow_log(text);
         }
         self
     }
 
     pub fn start(&mut self) -> &mut Self {
-        for bay in &mut self.bays {
-            bay.start();
+        for mount in &mut self.mounts {
+            mount.start();
         }
         self
     }
 
     pub fn nodes(&self) -> usize {
-        self.bays.len()
+        self.mounts.len()
     }
 
-    pub fn bay(&self, node: usize) -> &Bay {
-        &self.bays[node]
+    pub fn mount(&self, node: usize) -> &TestMount {
+        &self.mounts[node]
     }
 
-    pub fn bay_mut(&mut self, node: usize) -> &mut Bay {
-        &mut self.bays[node]
+    pub fn mount_mut(&mut self, node: usize) -> &mut TestMount {
+        &mut self.mounts[node]
     }
 
-    pub fn bays(&self) -> &[Bay] {
-        &self.bays
+    pub fn mounts(&self) -> &[TestMount] {
+        &self.mounts
     }
 
-    /// A name in the mount of each node.
+    /// Paths of a name in the mounts of all nodes.
     pub fn paths(&self, name: impl AsRef<Path>) -> Vec<PathBuf> {
-        self.bays.iter().map(|bay| bay.path(&name)).collect()
+        self.mounts.iter().map(|mount| mount.path(&name)).collect()
     }
 
     pub fn canonical(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.bays[0].canonical(name)
+        self.mounts[0].canonical(name)
     }
 
-    /// `kill -9`, and the next start.
+    /// Kills a node with `kill -9` and starts it again.
     pub fn restart(&mut self, node: usize) {
-        self.bays[node].kill();
-        self.bays[node].start();
+        self.mounts[node].kill();
+        self.mounts[node].start();
     }
 
-    /// `forebay drain --wait` on every node.
+    /// Runs `forebay drain --wait` on every node.
     pub fn drain(&self) {
-        for bay in &self.bays {
-            bay.drain();
+        for mount in &self.mounts {
+            mount.drain();
         }
     }
 
-    /// Unmounts all; a test that ends well ends with this.
+    /// Unmounts all nodes. A test that succeeds ends with this.
     pub fn finish(mut self) {
-        while let Some(bay) = self.bays.pop() {
-            bay.finish();
+        while let Some(mount) = self.mounts.pop() {
+            mount.finish();
         }
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        while let Some(bay) = self.bays.pop() {
-            drop(bay);
+        while let Some(mount) = self.mounts.pop() {
+            drop(mount);
         }
     }
 }

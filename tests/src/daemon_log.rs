@@ -1,8 +1,8 @@
-//! The daemon's log as evidence: a WARN or ERROR line that the test did not announce fails it.
+//! The daemon's log as evidence: a WARN or ERROR line that the test has not allowed fails the test.
 
 use std::path::Path;
 
-/// The log without terminal colours; empty if there is none.
+/// Returns the log without terminal colours; empty if there is none.
 pub fn read(path: &Path) -> String {
     match std::fs::read(path) {
         Ok(bytes) => strip_colours(&String::from_utf8_lossy(&bytes)),
@@ -17,7 +17,7 @@ pub fn tail(path: &Path, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Lines that say something is wrong and contain none of the announced texts.
+/// Returns the lines that say something is wrong and contain none of the allowed texts.
 pub fn unexpected(text: &str, allowed: &[String]) -> Vec<String> {
     text.lines()
         .filter(|line| {

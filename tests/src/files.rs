@@ -1,4 +1,4 @@
-//! Whole files in one call, with messages that name them.
+//! Reads and writes whole files in one call, with messages that name them.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;

@@ -1,12 +1,12 @@
 //! The harness of the black-box tests: it knows Forebay by its command line only.
 //!
-//! A test gets a [`bay::Bay`]: a store, a backing and a mount point below one temporary
-//! directory, with the daemon as a child process. Whatever happens to the test, the bay is
-//! unmounted, the daemon is gone and the log has been searched for lines nobody expected.
+//! A test gets a [`test_mount::TestMount`]: a store, a backing and a mount point below one temporary directory, with the
+//! daemon as a child process. Whatever happens to the test, at its end the test mount is unmounted, the
+//! daemon is gone and the log has been searched for lines that the test did not expect.
 //!
-//! Nothing here sleeps to let something happen: [`wait::wait_until`] waits for what it names.
+//! The harness does not sleep to let something happen: [`wait::wait_until`] waits for the condition that it
+//! names.
 
-pub mod bay;
 pub mod bystander;
 pub mod cli;
 pub mod cluster;
@@ -22,17 +22,18 @@ pub mod prereq;
 pub mod rng;
 pub mod status;
 pub mod sys;
+pub mod test_mount;
 pub mod tree;
 pub mod users;
 pub mod wait;
 pub mod watchdog;
 
-pub use bay::{Bay, Drain};
 pub use cluster::Cluster;
+pub use test_mount::{Drain, TestMount};
 pub use wait::wait_until;
 
-/// Tests that hold whether the backing is shared with other nodes or not: each is a function of the
-/// setting `nodes`.
+/// Defines tests that must pass whether the backing is shared with other nodes or not: each is a function of
+/// the setting `nodes`.
 #[macro_export]
 macro_rules! with_one_node_and_many {
     ($($test:ident),+ $(,)?) => {

@@ -1,8 +1,8 @@
-//! Locks and processes that hold them or wait for them.
+//! Takes locks, and starts processes that hold locks or wait for them.
 
 use crate::sys;
 use crate::wait::{LONG, wait_until};
-use crate::{Bay, Drain};
+use crate::{Drain, TestMount};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 /// Two nodes over one backing, not started. The first has the backing in its own directory and
 /// must outlive the second.
-pub fn pair() -> (Bay, Bay) {
-    let mut a = Bay::new(Drain::Never);
-    let mut b = Bay::new(Drain::Never);
+pub fn pair() -> (TestMount, TestMount) {
+    let mut a = TestMount::new(Drain::Never);
+    let mut b = TestMount::new(Drain::Never);
     a.set("node", "one");
     b.set("node", "two").set_backing(a.backing());
     (a, b)
 }
 
-pub fn with_pair(test: impl FnOnce(&mut Bay, &mut Bay)) {
+pub fn with_pair(test: impl FnOnce(&mut TestMount, &mut TestMount)) {
     let (mut a, mut b) = pair();
     a.start();
     b.start();
@@ -66,7 +66,7 @@ fn flock(file: &File, operation: i32) -> io::Result<()> {
     }
 }
 
-/// Exclusively, all of it, without waiting.
+/// Locks the whole file exclusively, without waiting.
 pub fn lock(file: &File, how: How) -> io::Result<()> {
     match how {
         How::Posix => fcntl(file, libc::F_SETLK, libc::F_WRLCK, (0, 0)),
@@ -75,7 +75,7 @@ pub fn lock(file: &File, how: How) -> io::Result<()> {
     }
 }
 
-/// Exclusively, all of it, as soon as it is free.
+/// Locks the whole file exclusively, as soon as it is free.
 pub fn wait_for_lock(file: &File, how: How) -> io::Result<()> {
     match how {
         How::Posix => fcntl(file, libc::F_SETLKW, libc::F_WRLCK, (0, 0)),
@@ -92,7 +92,8 @@ pub fn unlock(file: &File, how: How) -> io::Result<()> {
     }
 }
 
-/// False when the lock was taken; any other error fails the test.
+/// Returns false if the lock was obtained, and true if another lock excluded it. Any other error fails the
+/// test.
 pub fn excluded(tried: io::Result<()>) -> bool {
     match tried {
         Ok(()) => false,
@@ -101,7 +102,7 @@ pub fn excluded(tried: io::Result<()>) -> bool {
     }
 }
 
-/// F_GETLK over the whole file.
+/// Calls F_GETLK over the whole file.
 pub fn get_lock(file: &File, kind: i32) -> Option<libc::flock> {
     let mut lock = libc::flock {
         l_type: kind as i16,
@@ -116,9 +117,10 @@ pub fn get_lock(file: &File, kind: i32) -> Option<libc::flock> {
     (i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock)
 }
 
-/// Requests for locks that wait in this bay's daemon.
-pub fn waiters(bay: &Bay) -> usize {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", bay.pid())).expect("the daemon's tasks");
+/// Number of lock requests that wait in the daemon of this test mount.
+pub fn waiters(mount: &TestMount) -> usize {
+    let tasks =
+        std::fs::read_dir(format!("/proc/{}/task", mount.pid())).expect("the daemon's tasks");
     let name = |task: io::Result<std::fs::DirEntry>| {
         std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
     };
@@ -146,7 +148,7 @@ say('got')
 sys.stdin.read()
 ";
 
-/// Two threads wait, neither of them the first one, which does not take SIGXCPU.
+/// Two threads wait for the lock. Neither is the first thread, which has SIGXCPU blocked.
 const TWO: &str = "
 open('/proc/self/comm', 'wb').write(b'w\\xc3')
 def wait(): lock(os.open(sys.argv[1], os.O_RDWR), 'Flock', 0, 0)
@@ -214,18 +216,19 @@ impl Worker {
         Worker::run(HOLD, &[&path, &how, &first, &count])
     }
 
-    /// Locks one byte, and when told to go on waits for another one.
+    /// Locks one byte, and when told to go on waits for a lock on another byte.
     pub fn crossing(path: &Path, first: u64, second: u64) -> Worker {
         Worker::run(CROSS, &[&path, &first.to_string(), &second.to_string()])
     }
 
-    /// Two threads wait for the lock, beside a first one that has SIGXCPU blocked. The process has a name that
-    /// is not UTF-8.
+    /// Two threads wait for the lock, beside the first thread, which has SIGXCPU blocked. The process has a
+    /// name that is not UTF-8.
     pub fn two_threads(path: &Path) -> Worker {
         Worker::run(TWO, &[&path])
     }
 
-    /// Waits until SIGUSR1 comes, with another thread `beside` it.
+    /// Waits for the lock until SIGUSR1 comes. `beside` says whether another thread runs as well, and what it
+    /// does.
     pub fn handling(path: &Path, beside: &str) -> Worker {
         Worker::run(HANDLE, &[&path, &beside])
     }
@@ -256,13 +259,14 @@ impl Worker {
         })
     }
 
-    /// Kills it and returns when it is gone.
+    /// Sends a signal that kills the worker, and returns when it is gone.
     pub fn kill(self, signal: Signal) {
         self.signal(signal);
         self.wait();
     }
 
-    /// The same, within `limit`; what the kernel says of a worker that stays is told otherwise.
+    /// Like `kill`, but the worker must be gone within `limit`. Otherwise the test fails and shows what the
+    /// kernel says of the worker.
     pub fn kill_at_once(self, signal: Signal, limit: Duration) {
         self.signal(signal);
         let start = Instant::now();
@@ -280,7 +284,7 @@ impl Worker {
         panic!("{signal} did not end a worker: {}", said.join("\n"));
     }
 
-    /// Lets it end by itself.
+    /// Lets the worker end by itself, and checks that it succeeded.
     pub fn end(self) {
         drop(self.child.borrow_mut().stdin.take());
         assert!(self.wait().success(), "the worker failed");

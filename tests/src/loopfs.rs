@@ -1,4 +1,4 @@
-//! A small ext4 of its own, so that a test can fill it up or break it.
+//! A small ext4 file system for one test, so that the test can fill it up or break it.
 
 use crate::{prereq, sys};
 use std::fs::File;
@@ -12,13 +12,13 @@ pub struct LoopFs {
 }
 
 impl LoopFs {
-    /// Makes a file system of `bytes` in `image` and mounts it on the new directory `dir`. No blocks
-    /// are kept back for root: "full" is the same for every user.
+    /// Creates a file system of `bytes` in `image` and mounts it on the new directory `dir`. No blocks are
+    /// reserved for root: "full" is the same for every user.
     pub fn new(image: &Path, dir: &Path, bytes: u64) -> Self {
         Self::with_reserve(image, dir, bytes, 0)
     }
 
-    /// The same with so many percent of it for root alone: for others it is full before.
+    /// Like `new`, but reserves `percent` of the file system for root: it is full earlier for other users.
     pub fn with_reserve(image: &Path, dir: &Path, bytes: u64, percent: u32) -> Self {
         prereq::program("mkfs.ext4", "e2fsprogs");
         let file = File::create(image).expect("create the image");
@@ -38,7 +38,7 @@ impl LoopFs {
         &self.dir
     }
 
-    /// Every later call on this file system fails with EIO, as on a disk that is gone.
+    /// Makes every later call on this file system fail with EIO, as on a disk that is gone.
     pub fn break_down(&self) -> io::Result<()> {
         /// `_IOR('X', 125, __u32)`: EXT4_IOC_SHUTDOWN, with "do not flush the journal".
         const SHUTDOWN: libc::c_ulong = 0x8004_587d;
@@ -53,7 +53,7 @@ impl LoopFs {
         }
     }
 
-    /// As others do to a disk that the store shares with them: writes a file until nothing more fits.
+    /// Writes a file until nothing more fits, as other programs do on a disk that the store shares with them.
     pub fn fill(&self) {
         let mut file = File::create(self.dir.join(OTHERS)).expect("create the file of others");
         let mut piece = 1 << 20;
@@ -66,12 +66,13 @@ impl LoopFs {
         }
     }
 
-    /// The others remove what they wrote.
+    /// Removes the file of `fill`.
     pub fn free(&self) {
         std::fs::remove_file(self.dir.join(OTHERS)).expect("remove the file of others");
     }
 
-    /// The kernel gives the file system up after an error: what is there can be read, every change fails.
+    /// Makes the kernel give the file system up, as after an error: what is there can be read, and every
+    /// change fails.
     pub fn abort(&self) {
         run(Command::new("mount")
             .args(["-o", "remount,abort"])

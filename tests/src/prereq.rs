@@ -1,9 +1,9 @@
-//! What the machine must have. A test that cannot run fails and says which command helps:
-//! a skipped test proves nothing.
+//! Checks what the machine must have. A test that cannot run fails, and says which command helps: a skipped
+//! test proves nothing.
 
 use std::path::{Path, PathBuf};
 
-/// Root, `/dev/fuse` and `fusermount3`: what every mount test needs.
+/// Checks for root, `/dev/fuse` and `fusermount3`: what every mount test needs.
 pub fn mounting() {
     assert!(
         nix::unistd::geteuid().is_root(),
@@ -16,7 +16,8 @@ pub fn mounting() {
     program("fusermount3", "fuse3");
 }
 
-/// What an ordinary user needs beyond that: udev opens the device to all, bare machines do not.
+/// Checks what mounts by an ordinary user need in addition: udev opens the device to all users, but bare
+/// machines do not.
 pub fn user_mounting() {
     use std::os::unix::fs::MetadataExt;
     mounting();
@@ -27,7 +28,7 @@ pub fn user_mounting() {
     );
 }
 
-/// Where `name` is on the `PATH`.
+/// Finds `name` on the `PATH`.
 pub fn program(name: &str, package: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -37,7 +38,7 @@ pub fn program(name: &str, package: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is missing; install it: apt-get install {package}"))
 }
 
-/// The directory of this build's programs: `target/<profile>`.
+/// Directory of this build's programs: `target/<profile>`.
 fn build_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a process knows its program");
     let dir = exe.parent().expect("a program is in a directory");
@@ -47,7 +48,7 @@ fn build_dir() -> PathBuf {
     }
 }
 
-/// The `forebay` program: `FOREBAY_BIN`, or the one beside the tests.
+/// Path of the `forebay` program: `FOREBAY_BIN`, or the one beside the tests.
 pub fn forebay() -> PathBuf {
     if let Some(path) = std::env::var_os("FOREBAY_BIN") {
         let path = PathBuf::from(path);
@@ -63,7 +64,7 @@ pub fn forebay() -> PathBuf {
     path
 }
 
-/// A helper program of this package.
+/// Path of a helper program of this package.
 pub fn helper(name: &str) -> PathBuf {
     let path = build_dir().join(name);
     assert!(
@@ -74,8 +75,8 @@ pub fn helper(name: &str) -> PathBuf {
     path
 }
 
-/// A test program from crates.io that cannot be linked (it has no library), installed beside
-/// the build: `target/tools/bin`.
+/// Path of a test program from crates.io that cannot be linked (it has no library), installed beside the
+/// build in `target/tools/bin`.
 pub fn tool(name: &str, version: &str) -> PathBuf {
     let root = match std::env::var_os("FOREBAY_TOOLS") {
         Some(dir) => PathBuf::from(dir),

@@ -1,5 +1,5 @@
-//! The tests' random numbers. A seed must mean the same operations in every later version of
-//! this tree, so the generator is ours and not a library's.
+//! Random numbers for the tests. A seed must mean the same operations in every later version of this tree, so
+//! the generator is our own and not a library's.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// A generator of its own for a part of the run, so that parts do not disturb each other.
+    /// Returns a separate generator for a part of the run, so that parts do not affect each other.
     pub fn derive(seed: u64, part: u64) -> Self {
         let mut mixed = Self(seed ^ part.wrapping_mul(0xd6e8_feb8_6659_fd93));
         mixed.draw();
@@ -42,7 +42,8 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// 1..=max with every order of magnitude equally likely: most requests small, some large.
+    /// Returns a number in 1..=max, every order of magnitude being equally likely: most requests are small,
+    /// some large.
     pub fn size(&mut self, max: u64) -> u64 {
         let bits = 64 - max.leading_zeros() as u64;
         let top = 1u64 << self.within(0..bits + 1).min(63);
@@ -67,7 +68,7 @@ impl Rng {
     }
 }
 
-/// The run's seed: `FOREBAY_SEED` or a fresh one, printed so that a failure can be replayed.
+/// Returns the run's seed: `FOREBAY_SEED` or a fresh one. Prints it, so that a failure can be replayed.
 pub fn seed(test: &str) -> u64 {
     let seed = match std::env::var("FOREBAY_SEED") {
         Ok(text) => text.parse().unwrap_or_else(|_| {
@@ -83,7 +84,7 @@ pub fn seed(test: &str) -> u64 {
     seed
 }
 
-/// A count from the environment, or the default.
+/// Returns a count from the environment, or the default.
 pub fn count(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {
         Ok(text) => text

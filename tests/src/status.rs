@@ -1,4 +1,4 @@
-//! `forebay status --json`, as far as the tests look at it.
+//! The output of `forebay status --json`, as far as the tests use it.
 
 use serde_json::Value;
 use std::process::Output;
@@ -7,13 +7,13 @@ use std::process::Output;
 pub struct Status(pub Value);
 
 impl Status {
-    /// Takes the command's output apart; fails the test if the command failed.
+    /// Parses the command's output. Fails the test if the command failed.
     pub fn parse(out: &Output) -> Self {
         assert!(
             out.status.success(),
             "forebay status: {}\n{}",
             out.status,
-            crate::bay::text(out)
+            crate::test_mount::text(out)
         );
         let text = String::from_utf8_lossy(&out.stdout);
         let value = serde_json::from_str(&text)
@@ -21,7 +21,7 @@ impl Status {
         Self(value)
     }
 
-    /// A number by its path, e.g. `/store/capacity`.
+    /// Returns a number by its path, for example `/store/capacity`.
     pub fn number(&self, pointer: &str) -> u64 {
         self.at(pointer)
             .as_u64()
@@ -38,12 +38,12 @@ impl Status {
         self.number("/pid")
     }
 
-    /// Bytes in the log that the canonical files do not have.
+    /// Bytes in the log or in subfiles that the canonical files do not have.
     pub fn undrained(&self) -> u64 {
         self.number("/bytes/undrained")
     }
 
-    /// Names of the files with undrained data, with their undrained bytes.
+    /// Paths of the files with undrained data, each with its undrained bytes.
     pub fn files(&self) -> Vec<(String, u64)> {
         let list = self.at("/files").as_array().expect("/files is a list");
         list.iter()
@@ -54,7 +54,7 @@ impl Status {
             .collect()
     }
 
-    /// Bytes that are nowhere but in the log: the rest of the undrained ones is in subfiles.
+    /// Bytes that are only in the log: the rest of the undrained bytes is in subfiles.
     pub fn in_log(&self) -> u64 {
         self.number("/bytes/in_log")
     }
@@ -64,13 +64,13 @@ impl Status {
         list.expect("/targets/osts is a list")
     }
 
-    /// A storage target, by its number.
+    /// Returns a storage target by its number.
     pub fn target(&self, index: usize) -> &Value {
         let found = self.targets().iter().find(|ost| ost["index"] == index);
         found.unwrap_or_else(|| panic!("there is no target {index} in {:#}", self.0))
     }
 
-    /// Numbers of the targets that data goes to, in their order.
+    /// Numbers of the targets that data goes to, sorted.
     pub fn chosen(&self) -> Vec<usize> {
         let chosen = self.targets().iter().filter(|ost| ost["state"] == "chosen");
         let number = |ost: &Value| ost["index"].as_u64().expect("a number") as usize;
@@ -79,14 +79,14 @@ impl Status {
         numbers
     }
 
-    /// What `errors` says of this file.
+    /// Returns the message that `errors` has for this file.
     pub fn error_of(&self, path: &str) -> Option<String> {
         let errors = self.errors();
         let of_it = errors.iter().find(|error| error["path"] == path)?;
         of_it["message"].as_str().map(str::to_owned)
     }
 
-    /// Errors that stick.
+    /// Returns the sticky errors.
     pub fn errors(&self) -> Vec<Value> {
         let list = self.at("/errors").as_array().expect("/errors is a list");
         list.clone()

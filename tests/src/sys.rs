@@ -1,4 +1,4 @@
-//! System calls that the standard library lacks, as plain functions with `io::Result`.
+//! System calls that the standard library lacks, as plain functions that return `io::Result`.
 
 use crate::wait::{LONG, wait_until};
 use nix::errno::Errno;
@@ -23,7 +23,7 @@ fn check(rc: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// `umount -l`: takes a mount out of the tree even if it is dead or busy. Fine if nothing is
+/// Like `umount -l`: takes a mount out of the tree even if it is dead or busy. It is no error if nothing is
 /// mounted there.
 pub fn detach(mount: &Path) -> io::Result<()> {
     match nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH) {
@@ -32,8 +32,8 @@ pub fn detach(mount: &Path) -> io::Result<()> {
     }
 }
 
-/// `umount(8)`, of which no daemon is told. A program that another test is just starting holds copies
-/// of all our descriptors until it runs, so "busy" may pass.
+/// Unmounts like `umount(8)`, without telling the daemon. While another test starts a program, its child
+/// holds copies of all descriptors of this process until it runs the program, so "busy" may pass.
 pub fn plain_umount(mount: &Path) {
     wait_until("umount works", LONG, || nix::mount::umount(mount).ok());
 }
@@ -46,7 +46,7 @@ pub fn force_detach(mount: &Path) -> io::Result<()> {
     }
 }
 
-/// The command is killed when the thread that starts it ends, so that a test program that is
+/// Makes the kernel kill the command when the thread that starts it ends, so that a test program that is
 /// itself killed leaves no daemon behind.
 pub fn die_with_parent(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
@@ -56,7 +56,8 @@ pub fn die_with_parent(command: &mut std::process::Command) {
     }
 }
 
-/// The program may have `most` files open. It lacks the capability by which root would raise that again.
+/// Limits the program to `most` open files, and takes away the capability by which root could raise the limit
+/// again.
 pub fn limit_descriptors(command: &mut std::process::Command, most: u64) {
     use std::os::unix::process::CommandExt;
     const CAP_SYS_RESOURCE: libc::c_ulong = 24;
@@ -79,9 +80,9 @@ pub fn limit_descriptors(command: &mut std::process::Command, most: u64) {
     }
 }
 
-/// Copies what is to be executed. By another process: this one never has it open for writing, so no
-/// program that another test is just starting has a copy of such a descriptor, and running it is never
-/// ETXTBSY.
+/// Copies a program that is to be executed. Another process does the copy: this process never has the copy
+/// open for writing, so no child of another test inherits such a descriptor, and running the copy never fails
+/// with ETXTBSY.
 pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let copied = std::process::Command::new("cp").args([from, to]).status()?;
@@ -91,8 +92,9 @@ pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))
 }
 
-/// From here on this thread, and those that it starts, have descriptors of their own: a process that others start
-/// closes no copy of them. (Each such close is one to a file system.)
+/// Gives this thread, and those that it starts from here on, a descriptor table of their own: a process that
+/// other threads start then closes no copies of its descriptors. (Each such close is a call to a file
+/// system.)
 pub fn own_descriptors() -> io::Result<()> {
     // SAFETY: takes flags only; descriptors of other threads stay as they are.
     check(unsafe { libc::unshare(libc::CLONE_FILES) })
@@ -118,14 +120,14 @@ pub fn write_all_at(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
     )))
 }
 
-/// `close` with its answer: the last moment at which a file system can say that it failed.
+/// Closes the file and returns the result: the last moment at which a file system can report an error.
 pub fn close(file: File) -> io::Result<()> {
     use std::os::fd::IntoRawFd;
-    // SAFETY: the descriptor was the file's own, and nobody uses it after this.
+    // SAFETY: the descriptor was the file's own, and nothing uses it after this.
     check(unsafe { libc::close(file.into_raw_fd()) })
 }
 
-/// Up to `len` bytes at `offset`, fewer only at the end of the file.
+/// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
 pub fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut buf = vec![0; len];
     let mut done = 0;
@@ -139,7 +141,7 @@ pub fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(buf)
 }
 
-/// `pwritev2` with `RWF_APPEND`: the file's own flags do not say that it is appended to.
+/// Appends with `pwritev2` and `RWF_APPEND`, for a file that need not be open with `O_APPEND`.
 pub fn append_once(file: &File, bytes: &[u8]) -> io::Result<()> {
     let iov = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -170,7 +172,7 @@ pub fn fallocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()
 
 pub const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// The next data (or hole) at or after `offset`; `None` for ENXIO.
+/// Finds the next data (or hole) at or after `offset`; `None` for ENXIO.
 pub fn seek(file: &File, offset: u64, whence: i32) -> io::Result<Option<u64>> {
     // SAFETY: takes a descriptor that lives as long as `file`, and numbers.
     let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
@@ -329,7 +331,8 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), self.len) }
     }
 
-    /// Has the pages read. What would be a signal for who looks at them is an error here.
+    /// Makes the kernel read the pages. A failure is an error here, and not a signal as for a thread that
+    /// accesses them.
     pub fn populate(&self) -> io::Result<()> {
         let (at, advice) = (self.at.as_ptr(), libc::MADV_POPULATE_READ);
         // SAFETY: the range is exactly the mapping.
@@ -352,7 +355,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The errno of a failed call; panics if it succeeded.
+/// Returns the errno of a failed call; panics if the call succeeded.
 pub fn errno<T>(result: io::Result<T>, what: &str) -> i32 {
     match result {
         Ok(_) => panic!("{what} succeeded and should not have"),

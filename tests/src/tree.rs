@@ -1,20 +1,20 @@
-//! A directory as programs see it: what there is, of what kind, with what in it.
+//! A directory tree as programs see it: its entries, their types and their contents.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// By path below the directory. Two trees are alike when these are.
+/// Entries by path below the directory. Two trees are alike if these are equal.
 pub type Tree = BTreeMap<String, Entry>;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     pub kind: Kind,
     pub mode: u32,
-    /// Of files: seconds.
+    /// Seconds; for files only.
     pub mtime: Option<i64>,
-    /// The first path of the same file, where it has several.
+    /// The first path of the same file, if it has several.
     pub same_as: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// Reads all of it. Names that `skip` is true for are left out, with all below them.
+/// Reads the whole tree. Names for which `skip` returns true are left out, with everything below them.
 pub fn read(dir: &Path, skip: impl Fn(&str) -> bool) -> Tree {
     let mut tree = Tree::new();
     let mut first: HashMap<u64, String> = HashMap::new();
@@ -106,7 +106,7 @@ pub fn assert_alike(what: &str, got: &Tree, want: &Tree) {
     );
 }
 
-/// Without the times, for what programs make anew.
+/// Returns the tree without times, for files that programs create anew.
 pub fn without_times(mut tree: Tree) -> Tree {
     for entry in tree.values_mut() {
         entry.mtime = None;

@@ -1,5 +1,5 @@
-//! Acting as somebody else. On Linux credentials belong to threads, so a test becomes two users
-//! by starting two threads; commands started there inherit them.
+//! Runs code as another user. On Linux, credentials belong to threads, so a test becomes two users by
+//! starting two threads. Commands that are started there inherit the credentials.
 
 use std::io;
 
@@ -23,7 +23,8 @@ pub fn as_user<T: Send>(uid: u32, groups: &[u32], act: impl FnOnce() -> T + Send
     })
 }
 
-/// The C library's wrappers would change every thread of the process, hence the raw calls.
+/// Changes the credentials of this thread. The C library's wrappers would change every thread of the process,
+/// hence the raw system calls.
 fn become_user(uid: u32, groups: &[u32]) -> io::Result<()> {
     let check = |rc: libc::c_long| {
         if rc == 0 {

@@ -1,9 +1,9 @@
-//! Waiting for a condition, never for a length of time.
+//! Waits for a condition, never for a length of time.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Generous on purpose: it bounds a hang, it does not measure speed.
+/// Generous on purpose: this limits a hang, and does not measure speed.
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// Polls `probe` until it returns something, and fails the test with `what` after `limit`.
@@ -23,7 +23,8 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Opt
     }
 }
 
-/// Not scoped: what hangs must not keep the rest from being taken down.
+/// Runs `run` on a thread that is not scoped: if it hangs, that must not keep the rest of the test from being
+/// cleaned up.
 pub fn in_background<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (done, result) = channel();
     std::thread::spawn(move || {

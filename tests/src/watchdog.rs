@@ -1,6 +1,6 @@
-//! Ends a hang. A call into a mount whose daemon does not answer blocks for ever, and so would
-//! the test: after the limit the daemon is killed and the mount detached, so that the blocked
-//! call fails and the test can report it.
+//! Ends a hang. A call into a mount whose daemon does not answer blocks for ever, and so would the test.
+//! After the limit the daemon is killed and the mount detached, so that the blocked call fails and the test
+//! can report it.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Process to kill, if one is running, and whether the limit was reached.
+/// The process to kill, if one is running, and whether the limit was reached.
 #[derive(Default)]
 struct Shared {
     pid: Option<i32>,
@@ -82,7 +82,7 @@ fn kill(pid: i32) {
     }
 }
 
-/// Where each thread of the hanging daemon waits.
+/// Lists where each thread of the hanging daemon waits.
 pub fn stacks(pid: i32) -> String {
     let mut out = String::new();
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {

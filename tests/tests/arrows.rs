@@ -1,5 +1,5 @@
-//! Who may import whom. The arrows keep the parts replaceable: a second transport beside fuser,
-//! another drain beside tokio, the store under other tools.
+//! Checks which crate may import which. The rules keep the parts replaceable: a second transport beside fuser,
+//! another drain beside tokio, other tools on top of the store.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     here.parent().expect("the workspace").to_owned()
 }
 
-/// Package name to names of what it depends on, by kind: `normal` includes build dependencies.
+/// The names of the packages that each package depends on, by kind. `normal` includes build dependencies.
 struct Dependencies {
     normal: BTreeMap<String, BTreeSet<String>>,
     dev: BTreeMap<String, BTreeSet<String>>,
@@ -56,7 +56,7 @@ fn dependencies() -> Dependencies {
 
 const OURS: [&str; 4] = ["layout-index", "flusher", "forebay-fs", "mount-tools"];
 
-/// The design's arrows. Tests of a crate may not bend them either.
+/// Checks the imports that the design allows. The tests of a crate must obey them too.
 #[test]
 fn arrows_between_crates() {
     let found = dependencies();
@@ -83,8 +83,8 @@ fn arrows_between_crates() {
     }
 }
 
-/// fuser lives in fs (and in the two file systems that Forebay is measured against and on), tokio
-/// in flusher.
+/// Only fs imports fuser (and so do the file systems that Forebay is measured against and on), only flusher imports
+/// tokio, and of our crates only layout-index imports rocksdb.
 #[test]
 fn frameworks_stay_in_their_crate() {
     let found = dependencies();
@@ -102,28 +102,46 @@ fn frameworks_stay_in_their_crate() {
     }
 }
 
-/// Inside fs only the adapter and the mount see fuser: `ops` must work without it.
+/// All files below `dir`, but for build output.
+fn paths(dir: &Path) -> Vec<PathBuf> {
+    let mut todo = vec![dir.to_owned()];
+    let mut found = Vec::new();
+    while let Some(path) = todo.pop() {
+        if path.is_dir() && !path.ends_with("target") {
+            let entries = std::fs::read_dir(&path).expect("list a directory");
+            todo.extend(entries.map(|entry| entry.expect("entry").path()));
+        } else if path.is_file() {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The source files below `dir`, by their path in it.
+fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("read a source");
+        (path.strip_prefix(dir).expect("below").to_owned(), text)
+    };
+    paths(dir).into_iter().map(read).collect()
+}
+
+fn names(text: &str, what: &[&str]) -> bool {
+    text.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .any(|line| what.iter().any(|name| line.contains(name)))
+}
+
+/// Inside fs only the adapter and the mount use fuser: `ops` must work without it.
 #[test]
 fn fuser_stays_in_the_adapter() {
-    let src = root().join("fs/src");
-    let mut todo = vec![src.clone()];
     let mut seen = 0;
-    while let Some(path) = todo.pop() {
-        if path.is_dir() {
-            let entries = std::fs::read_dir(&path).expect("list the sources");
-            todo.extend(entries.map(|entry| entry.expect("entry").path()));
-            continue;
-        }
-        let inside = path.strip_prefix(&src).expect("below src");
+    for (inside, text) in sources(&root().join("fs/src")) {
         let adapter = inside.starts_with("fuse")
             || inside == Path::new("fuse.rs")
             || inside.starts_with("mount")
             || inside == Path::new("mount.rs");
-        let text = std::fs::read_to_string(&path).expect("read a source");
-        let names_it = text
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("//"))
-            .any(|line| line.contains("fuser::") || line.contains("use fuser"));
+        let names_it = names(&text, &["fuser::", "use fuser"]);
         seen += usize::from(names_it);
         assert!(
             adapter || !names_it,
@@ -137,33 +155,59 @@ fn fuser_stays_in_the_adapter() {
     );
 }
 
-/// Files stay short enough to be read.
+/// Inside layout-index the store does not know how nodes share files.
 #[test]
-fn sources_stay_short() {
-    const MOST: usize = 500;
-    let mut long = Vec::new();
-    let mut todo: Vec<PathBuf> = ["layout-index", "flusher", "fs", "mount-tools", "tests"]
-        .iter()
-        .map(|dir| root().join(dir))
-        .collect();
-    while let Some(path) = todo.pop() {
-        if path.is_dir() {
-            let entries = std::fs::read_dir(&path).expect("list the sources");
-            todo.extend(entries.map(|entry| entry.expect("entry").path()));
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            let lines = std::fs::read_to_string(&path)
-                .expect("read a source")
-                .lines()
-                .count();
-            if lines > MOST {
-                long.push(format!("{} has {lines} lines", path.display()));
-            }
-        }
+fn the_store_does_not_know_the_sharing() {
+    let src = root().join("layout-index/src");
+    let sharing = ["crate::sharing", "crate::{", "super::sharing"];
+    for (inside, text) in sources(&src.join("store")) {
+        assert!(
+            !names(&text, &sharing),
+            "layout-index/src/store/{} imports from the sharing",
+            inside.display()
+        );
     }
-    assert!(long.is_empty(), "split these by role:\n{}", long.join("\n"));
+    let store = |(_, text): &(_, String)| names(text, &["crate::store"]);
+    assert!(
+        sources(&src.join("sharing")).iter().any(store),
+        "the sharing imports nothing from the store: this test looks in the wrong place"
+    );
 }
 
-/// What README, `make` and Cargo promise is enough for everything that is compiled.
+/// Source files that the pages of docs/ and the READMEs name exist: a rename is a change of the docs, too.
+#[test]
+fn files_that_the_docs_name_exist() {
+    let crates = ["layout-index", "flusher", "fs", "mount-tools", "tests"];
+    let files: Vec<String> = crates
+        .iter()
+        .flat_map(|name| paths(&root().join(name)))
+        .map(|path| format!("/{}", path.display()))
+        .collect();
+    let pages = paths(&root().join("docs")).into_iter();
+    let pages = pages.filter(|page| page.extension().is_some_and(|e| e == "md"));
+    let mut named = 0;
+    for page in pages.chain([root().join("README.md"), root().join("CONTRIBUTING.md")]) {
+        let text = std::fs::read_to_string(&page).expect("read a page");
+        let quoted = text
+            .lines()
+            .flat_map(|line| line.split('`').skip(1).step_by(2));
+        for path in quoted.filter(|it| it.ends_with(".rs") && !it.contains([' ', '*', '{'])) {
+            named += 1;
+            let end = format!("/{path}");
+            assert!(
+                files.iter().any(|file| file.ends_with(&end)),
+                "{} names {path}, which is not there",
+                page.display()
+            );
+        }
+    }
+    assert!(
+        named > 100,
+        "only {named} files are named: this test looks in the wrong place"
+    );
+}
+
+/// The Rust version that README.md, `make` and Cargo.toml name is enough for everything that is compiled.
 #[test]
 fn the_oldest_toolchain_is_the_one_that_is_named() {
     let number = |text: &str| -> Vec<u32> {

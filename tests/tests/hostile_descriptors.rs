@@ -1,11 +1,11 @@
-//! One user takes what descriptors there are; others do not notice.
+//! One user takes all the descriptors that can be had; other users must not notice.
 //!
-//! Every file that the kernel knows costs the daemon a descriptor, and so does every open one. These tests
-//! run a daemon that may have few.
+//! Every file that the kernel knows costs the daemon a descriptor, and so does every open file. These tests limit
+//! the number of descriptors that the daemon may have.
 
-use forebay_tests::bay::{Bay, Drain};
 use forebay_tests::bystander::Bystander;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount};
 use forebay_tests::users::{ALICE, as_user};
 use nix::mount::{MsFlags, mount};
 use pfs_sim::Sim;
@@ -13,30 +13,32 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{PoisonError, RwLock};
 
-/// What the daemon may have open. A quarter of it is one user's share of the files it knows.
+/// Number of files that the daemon may have open. One user's share of the files that the daemon knows is a quarter
+/// of it.
 const DESCRIPTORS: u64 = 1024;
-/// More than that.
+/// More files than the daemon may have open.
 const FILES: usize = 1500;
 
-/// A mount with few descriptors, and a directory of ALICE's in it.
-fn bay(drain: Drain, descriptors: u64) -> (Bay, PathBuf) {
-    let mut bay = Bay::new(drain);
-    bay.set("nodes", "one").limit_descriptors(descriptors);
-    bay.start();
-    let dir = alices(&bay);
-    (bay, dir)
+/// Starts a mount with few descriptors, and makes a directory of ALICE's in it.
+fn test_mount(drain: Drain, descriptors: u64) -> (TestMount, PathBuf) {
+    let mut test_mount = TestMount::new(drain);
+    test_mount
+        .set("nodes", "one")
+        .limit_descriptors(descriptors);
+    test_mount.start();
+    let dir = alices(&test_mount);
+    (test_mount, dir)
 }
 
-fn alices(bay: &Bay) -> PathBuf {
-    let dir = bay.path("alice");
+fn alices(test_mount: &TestMount) -> PathBuf {
+    let dir = test_mount.path("alice");
     fs::create_dir(&dir).expect("mkdir");
     chown(&dir, Some(ALICE), Some(ALICE)).expect("chown");
     dir
 }
 
-/// An overlayfs whose files have handles, taken away when this is dropped.
+/// An overlayfs whose files have handles. It is unmounted when this is dropped.
 struct Overlaid(PathBuf);
 
 impl Overlaid {
@@ -62,52 +64,50 @@ impl Drop for Overlaid {
     }
 }
 
-fn descriptors_of(bay: &Bay) -> usize {
-    let fds = format!("/proc/{}/fd", bay.pid());
+fn descriptors_of(test_mount: &TestMount) -> usize {
+    let fds = format!("/proc/{}/fd", test_mount.pid());
     fs::read_dir(fds)
         .expect("list the daemon's descriptors")
         .count()
 }
 
-/// The walk goes on alone: with so few descriptors the kernel gives files back just as fast as a walk takes them, if
-/// nothing else has the processors.
-static WALK: RwLock<()> = RwLock::new(());
-
-/// What finds a file again that no descriptor is kept of.
+/// How the daemon finds a file again for which it keeps no descriptor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Backing {
-    /// The file system's own handles prove that a file is gone.
+    /// By handle. A stale handle of a local file system proves that the file is gone.
     Local,
-    /// A file has one handle for life, as on most parallel file systems: overlayfs stands for these.
+    /// By handle. A file has one handle for life, as on most parallel file systems, but a stale handle proves
+    /// nothing. Overlayfs stands for these file systems.
     Remote,
-    /// A FUSE client: the path that the file had.
+    /// By the path that the file had: a FUSE client has no handles.
     Fuse,
 }
 
-/// S8.14: files that no program has open need no descriptor, drained or not. All are what they were, also where
-/// they were renamed since.
+/// S8.14: files that no program has open need no descriptor, drained or not. All of them keep their content, also
+/// those that were renamed since.
 #[test]
 fn undrained_files_need_no_descriptors() {
     undrained_files_over(Backing::Local);
 }
 
-/// S8.14 where a handle that leads nowhere does not prove that a file is gone.
+/// S8.14 where a stale handle does not prove that a file is gone.
 #[test]
 fn undrained_files_need_no_descriptors_on_a_remote_file_system() {
     undrained_files_over(Backing::Remote);
 }
 
-/// S8.14 without handles.
+/// S8.14 on a backing without handles.
 #[test]
 fn undrained_files_need_no_descriptors_on_a_fuse_client() {
     undrained_files_over(Backing::Fuse);
 }
 
 fn undrained_files_over(backing: Backing) {
-    let _beside = WALK.read().unwrap_or_else(PoisonError::into_inner);
-    let mut bay = Bay::new(Drain::Never);
-    bay.set("nodes", "one").limit_descriptors(DESCRIPTORS);
-    let pfs = bay.root().join("pfs");
+    let mut test_mount = TestMount::new(Drain::Never);
+    test_mount
+        .set("nodes", "one")
+        .limit_descriptors(DESCRIPTORS);
+    let pfs = test_mount.root().join("pfs");
     let _overlaid = (backing == Backing::Remote).then(|| Overlaid::new(&pfs));
     let _sim = (backing == Backing::Fuse).then(|| {
         fs::create_dir(&pfs).expect("mkdir");
@@ -116,14 +116,14 @@ fn undrained_files_over(backing: Backing) {
         builder.start(&[&pfs]).expect("start the simulator")
     });
     if backing != Backing::Local {
-        bay.set_backing(&pfs);
+        test_mount.set_backing(&pfs);
     }
-    bay.start();
-    let dir = alices(&bay);
-    // Without handles each renamed file is searched for.
+    test_mount.start();
+    let dir = alices(&test_mount);
+    // Without handles the daemon would have to search for each renamed file.
     let renames = backing != Backing::Fuse;
     let end = if renames { "e" } else { "d" };
-    let bob = Bystander::beside(&bay);
+    let bob = Bystander::beside(&test_mount);
     as_user(ALICE, &[], || {
         fs::create_dir(dir.join("d")).expect("mkdir");
         for n in 0..FILES {
@@ -136,10 +136,10 @@ fn undrained_files_over(backing: Backing) {
     });
     bob.is_not_disturbed(2);
     assert!(
-        bay.status().undrained() >= FILES as u64,
+        test_mount.status().undrained() >= FILES as u64,
         "nothing was drained"
     );
-    let open = descriptors_of(&bay);
+    let open = descriptors_of(&test_mount);
     assert!(
         open < DESCRIPTORS as usize / 2,
         "the daemon has {open} files open"
@@ -151,40 +151,39 @@ fn undrained_files_over(backing: Backing) {
         }
     });
     bob.was_not_disturbed();
-    bay.umount();
+    test_mount.umount();
     for n in 0..FILES {
-        let below = bay.canonical("alice").join(end).join(n.to_string());
+        let below = test_mount.canonical("alice").join(end).join(n.to_string());
         let got = fs::read(below).expect("read below");
         assert_eq!(got, [n as u8], "file {n} below");
     }
-    bay.finish();
+    test_mount.finish();
 }
 
-/// S8.14: one user opens all that can be had, to use it or only to hold it. Others go on, and root has some
-/// left in any case.
+/// S8.14: one user opens as many files as the daemon allows, to use them or only to hold them (`O_PATH`). Other
+/// users go on, and root has some descriptors left in any case.
 #[test]
 fn one_user_does_not_get_all_descriptors() {
-    let _beside = WALK.read().unwrap_or_else(PoisonError::into_inner);
-    let (mut bay, dir) = bay(Drain::Immediate, DESCRIPTORS);
-    bay.allow_log("descriptors");
-    let below = bay.canonical("alice");
+    let (mut test_mount, dir) = test_mount(Drain::Immediate, DESCRIPTORS);
+    test_mount.allow_log("descriptors");
+    let below = test_mount.canonical("alice");
     for n in 0..FILES {
         fs::write(below.join(n.to_string()), "").expect("make a file below");
     }
-    let bob = Bystander::beside(&bay);
+    let bob = Bystander::beside(&test_mount);
     for flags in [0, libc::O_PATH] {
         let held = as_user(ALICE, &[], || hold(&dir, flags));
         println!("alice holds {} files, flags {flags:#x}", held.len());
         assert!(held.len() > 80, "a user has a fair share: {}", held.len());
         bob.is_not_disturbed(2);
-        fs::write(bay.path("root"), "root's").expect("root writes");
+        fs::write(test_mount.path("root"), "root's").expect("root writes");
         drop(held);
     }
     bob.was_not_disturbed();
-    bay.finish();
+    test_mount.finish();
 }
 
-/// Opens one file after the other until there are no more to be had.
+/// Opens one file after the other until the daemon refuses one.
 fn hold(dir: &Path, flags: i32) -> Vec<File> {
     let mut held = Vec::new();
     for n in 0..FILES {
@@ -198,12 +197,11 @@ fn hold(dir: &Path, flags: i32) -> Vec<File> {
     panic!("one user opened {FILES} files of a daemon that may open {DESCRIPTORS}");
 }
 
-/// S8.14: a walk over many more files than there are descriptors.
+/// S8.14: a walk visits many more files than there are descriptors.
 #[test]
 fn find_over_more_files_than_descriptors() {
-    let _alone = WALK.write().unwrap_or_else(PoisonError::into_inner);
-    let (bay, dir) = bay(Drain::Immediate, 4 * DESCRIPTORS);
-    let below = bay.canonical("alice");
+    let (test_mount, dir) = test_mount(Drain::Immediate, 4 * DESCRIPTORS);
+    let below = test_mount.canonical("alice");
     for n in 0..FILES * 8 {
         if n % 400 == 0 {
             fs::create_dir(below.join(format!("d{}", n / 400))).expect("mkdir below");
@@ -211,7 +209,7 @@ fn find_over_more_files_than_descriptors() {
         let path = below.join(format!("d{}/{n}", n / 400));
         File::create(path).expect("make a file below");
     }
-    let bob = Bystander::beside(&bay);
+    let bob = Bystander::beside(&test_mount);
     for user in [ALICE, 0] {
         let out = as_user(user, &[], || {
             let mut find = Command::new("find");
@@ -226,5 +224,5 @@ fn find_over_more_files_than_descriptors() {
         bob.is_not_disturbed(1);
     }
     bob.was_not_disturbed();
-    bay.finish();
+    test_mount.finish();
 }

@@ -1,13 +1,13 @@
-//! One user tries to stop the mount for all: by requests that compute for long, and by requests that wait.
+//! One user tries to stop the mount for all users: by requests that compute for long, and by requests that wait.
 //!
-//! The attacks come from ALICE. BOB ([`Bystander`]) creates, writes, reads, stats and asks for `status`
-//! meanwhile, and each of these is answered within a second.
+//! The attacks come from ALICE. Meanwhile BOB ([`Bystander`]) creates, writes, reads, stats and asks for `status`,
+//! and each of these calls is answered within a second.
 
-use forebay_tests::bay::{Bay, Drain, open_rw, put};
 use forebay_tests::bystander::Bystander;
 use forebay_tests::cluster::Cluster;
 use forebay_tests::locks::{How, lock};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, open_rw, put};
 use forebay_tests::users::{ALICE, as_user};
 use forebay_tests::wait::{LONG, wait_until};
 use nix::sys::signal::Signal;
@@ -22,30 +22,30 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A request is answered, and a killed process is gone, before this.
+/// The limit within which a request is answered, and a killed process is gone.
 const SOON: Duration = Duration::from_secs(10);
 
-/// More than there are places for working requests of all users together.
+/// More requests than there are working slots for all users together.
 const MANY: usize = 600;
 
-fn of_alice(bay: &Bay) -> PathBuf {
-    let dir = bay.path("alice");
+fn of_alice(mount: &TestMount) -> PathBuf {
+    let dir = mount.path("alice");
     fs::create_dir_all(&dir).expect("mkdir for alice");
     chown(&dir, Some(ALICE), Some(ALICE)).expect("chown alice's directory");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("chmod");
     dir
 }
 
-/// A file system that goes with the test.
+/// A file system that is unmounted when this is dropped.
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// A backing without a largest file size of its own.
+    /// Mounts a tmpfs: a backing without a largest file size of its own.
     fn tmpfs(dir: &Path) -> Self {
         Self::new(&["-t", "tmpfs", "-o", "size=512m,mode=0777"], dir)
     }
 
-    /// What the kernel says of FUSE connections.
+    /// Mounts fusectl, in which the kernel shows its FUSE connections.
     fn fusectl(dir: &Path) -> Self {
         Self::new(&["-t", "fusectl"], dir)
     }
@@ -69,8 +69,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Calls of ALICE's that are under way at the same time, each on a thread of its own. They end at the latest
-/// when the daemon does.
+/// Calls of ALICE's that are under way at the same time, each on a thread of its own. They end at the latest when
+/// the daemon does.
 struct Calls {
     left: Arc<AtomicUsize>,
 }
@@ -102,14 +102,14 @@ impl Calls {
     }
 }
 
-/// S8.16: a search for data costs as much as the file has extents, not as much as it is long.
+/// S8.16: a search for data costs as much as the file has extents, not as much as the file is long.
 #[test]
 fn searches_in_endless_files_stop_no_other_user() {
-    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    let _backing = Mounted::tmpfs(bay.backing());
-    bay.start();
-    let dir = of_alice(&bay);
-    let bystander = Bystander::beside(&bay);
+    let mut mount = TestMount::with_limit(Drain::Never, LIMIT);
+    let _backing = Mounted::tmpfs(mount.backing());
+    mount.start();
+    let dir = of_alice(&mount);
+    let bystander = Bystander::beside(&mount);
     bystander.is_not_disturbed(2);
     let files = as_user(ALICE, &[], || {
         let file = |n: usize| {
@@ -132,17 +132,17 @@ fn searches_in_endless_files_stop_no_other_user() {
     searches.are_answered();
     assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
     bystander.was_not_disturbed();
-    bay.umount_with(&["--keep"]);
+    mount.umount_with(&["--keep"]);
 }
 
-/// S8.16, for what `status` and `forebay layout` count: published bytes of a file without an end.
+/// S8.16, for what `status` and `forebay layout` count: the published bytes of an endless file.
 #[test]
 fn reports_about_endless_files_stop_no_other_user() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
-    let _backing = Mounted::tmpfs(cluster.bay(0).backing());
+    let _backing = Mounted::tmpfs(cluster.mount(0).backing());
     cluster.start();
-    let dir = of_alice(cluster.bay(0));
-    let bystander = Bystander::beside(cluster.bay(0));
+    let dir = of_alice(cluster.mount(0));
+    let bystander = Bystander::beside(cluster.mount(0));
     let path = dir.join("endless");
     let file = as_user(ALICE, &[], || {
         let file = open_rw(&path);
@@ -154,7 +154,7 @@ fn reports_about_endless_files_stop_no_other_user() {
     });
     bystander.is_not_disturbed(3);
     let began = Instant::now();
-    let mut layout = cluster.bay(0).forebay(["layout"]);
+    let mut layout = cluster.mount(0).forebay(["layout"]);
     let out = layout.arg(&path).output().expect("forebay layout");
     assert!(out.status.success(), "{out:?}");
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
@@ -184,7 +184,7 @@ impl Openers {
         Self((0..count).map(open).collect())
     }
 
-    /// How many are in the open, and wait.
+    /// Returns how many of the processes wait in the open.
     fn waiting(&self) -> usize {
         let waits = |child: &&Child| {
             let wchan = fs::read_to_string(format!("/proc/{}/wchan", child.id()));
@@ -215,7 +215,7 @@ impl Openers {
 impl Drop for Openers {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Not waited for: what hangs goes when its mount is taken away.
+            // The processes are not waited for: one that hangs ends when its mount is taken away.
             if let Err(e) = child.kill() {
                 eprintln!("end a process: {e}");
             }
@@ -223,26 +223,26 @@ impl Drop for Openers {
     }
 }
 
-/// Two nodes; the second has announced `alice/late` and is stopped before it published.
+/// Starts two nodes. The second one announces `alice/late` and is stopped before it has published.
 fn announced_by_a_stopped_node() -> (Cluster, PathBuf) {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
     cluster.start();
-    let dir = of_alice(cluster.bay(0));
-    let there = cluster.bay(1).path("alice/late");
+    let dir = of_alice(cluster.mount(0));
+    let there = cluster.mount(1).path("alice/late");
     wait_until("the other node knows the directory", LONG, || {
         as_user(ALICE, &[], || File::create(&there).is_ok()).then_some(())
     });
     as_user(ALICE, &[], || put(&there, [7; 1 << 20]));
-    cluster.bay(1).signal(Signal::SIGSTOP);
+    cluster.mount(1).signal(Signal::SIGSTOP);
     (cluster, dir.join("late"))
 }
 
-/// S8.17: "requests that wait for other nodes have places of their own", and "a request that waits for another
-/// node ends when its process is killed".
+/// S8.17: requests that wait for other nodes have slots of their own, and a request that waits for another node
+/// ends when its process is killed.
 #[test]
 fn opens_that_wait_for_a_stopped_node_stop_no_other_user() {
     let (cluster, late) = announced_by_a_stopped_node();
-    let bystander = Bystander::beside(cluster.bay(0));
+    let bystander = Bystander::beside(cluster.mount(0));
     bystander.is_not_disturbed(2);
     let openers = Openers::start(MANY, &late);
     wait_until("they wait", LONG, || {
@@ -251,28 +251,31 @@ fn opens_that_wait_for_a_stopped_node_stop_no_other_user() {
     bystander.is_not_disturbed(5);
     openers.kill(SOON);
     bystander.was_not_disturbed();
-    cluster.bay(1).signal(Signal::SIGCONT);
+    cluster.mount(1).signal(Signal::SIGCONT);
     let read = as_user(ALICE, &[], || fs::read(&late).expect("read"));
     assert_eq!(read, [7; 1 << 20]);
     cluster.finish();
 }
 
-/// S8.17, and S2.9's turns: a read that waits for its turn, which another node has and does not give up, ends when
-/// its process is killed, and with ETIMEDOUT after `visibility-timeout`.
+/// S8.17, and the turns of S2.9: a read that waits for a turn which another node has and does not give up ends when
+/// its process is killed, and otherwise with ETIMEDOUT after `visibility-timeout`.
 #[test]
 fn waits_for_a_turn_end() {
-    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    // Another user's coherent file that is of the same group would wait for its turn as well.
-    bay.rules(&["match = \"alice/**\"\nabsorb = \"coherent\""])
+    let mut mount = TestMount::with_limit(Drain::Never, LIMIT);
+    // Only ALICE's files are coherent: a coherent file of another user in the same group would wait for its turn as
+    // well.
+    mount
+        .rules(&["match = \"alice/**\"\nabsorb = \"coherent\""])
         .set("visibility-timeout", "20s");
-    bay.start();
-    let dir = of_alice(&bay);
+    mount.start();
+    let dir = of_alice(&mount);
     let path = dir.join("f");
     as_user(ALICE, &[], || put(&path, [1; 4096]));
-    let bystander = Bystander::beside(&bay);
+    let bystander = Bystander::beside(&mount);
     bystander.is_not_disturbed(1);
-    // What a node has that stopped within its turn: the lock of the file's group.
-    let locks = bay.canonical(".forebay/locks");
+    // A node that stopped within its turn holds the lock of the file's group. The test takes the locks of all
+    // groups.
+    let locks = mount.canonical(".forebay/locks");
     let entries = fs::read_dir(locks).expect("list the locks");
     let held: Vec<File> = entries
         .map(|entry| open_rw(entry.expect("list the locks").path()))
@@ -292,35 +295,36 @@ fn waits_for_a_turn_end() {
     drop(held);
     let read = as_user(ALICE, &[], || fs::read(&path).expect("read"));
     assert_eq!(read, [1; 4096]);
-    bay.finish();
+    mount.finish();
 }
 
-/// S8.17: requests that programs do not wait for are unanswered while they wait for a place, and the kernel stops
-/// those of all users when there are too many: it keeps none back before it has to.
+/// S8.17: requests for which programs do not wait stay unanswered while they wait for a slot, and the kernel holds
+/// back those of all users when there are too many. The daemon sets the highest limit, so that none is held back
+/// before it has to be.
 #[test]
 fn the_kernel_keeps_no_requests_back() {
-    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    bay.start();
-    let device = fs::metadata(bay.mnt()).expect("stat the mount").dev();
-    let connections = bay.root().join("connections");
+    let mut mount = TestMount::with_limit(Drain::Never, LIMIT);
+    mount.start();
+    let device = fs::metadata(mount.mnt()).expect("stat the mount").dev();
+    let connections = mount.root().join("connections");
     fs::create_dir(&connections).expect("mkdir");
     let fusectl = Mounted::fusectl(&connections);
     let limit = connections.join(format!("{}/max_background", libc::minor(device)));
     let limit = fs::read_to_string(limit).expect("ask for the limit");
     assert_eq!(limit.trim(), u16::MAX.to_string());
     drop(fusectl);
-    bay.finish();
+    mount.finish();
 }
 
-/// S8.16: the pieces that a file was written in cost no call each when it is read. Files of single bytes,
-/// written backwards, are the most pieces that a user can make.
+/// S8.16: a read does not cost one call for each piece in which the file was written. A file of single bytes,
+/// written backwards, has the most pieces that a user can make.
 #[test]
 fn readers_of_single_bytes_stop_no_other_user() {
     const BYTES: u64 = 40_000;
     const READERS: usize = 24;
-    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    bay.start();
-    let path = of_alice(&bay).join("backwards");
+    let mut mount = TestMount::with_limit(Drain::Never, LIMIT);
+    mount.start();
+    let path = of_alice(&mount).join("backwards");
     let bytes: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
     as_user(ALICE, &[], || {
         let file = open_rw(&path);
@@ -329,7 +333,7 @@ fn readers_of_single_bytes_stop_no_other_user() {
                 .expect("write");
         }
     });
-    let bystander = Bystander::beside(&bay);
+    let bystander = Bystander::beside(&mount);
     let done = Arc::new(AtomicUsize::new(0));
     let reads = done.clone();
     let readers = Calls::start(READERS, move |_| {
@@ -341,5 +345,5 @@ fn readers_of_single_bytes_stop_no_other_user() {
     done.store(1, Ordering::Release);
     readers.are_answered();
     bystander.was_not_disturbed();
-    bay.umount_with(&["--keep"]);
+    mount.umount_with(&["--keep"]);
 }

@@ -1,10 +1,10 @@
-//! S8.4 between nodes: a file that is open for writing on one node gets its setuid bit on another, or in the
-//! backing. A user who may write to it must not get bytes of its own into a file that keeps the bit.
+//! S8.4 between nodes: a file that is open for writing on one node gets its setuid bit on another node or in the
+//! backing. A user who may write to the file must not get bytes into it while it keeps the bit.
 
-use forebay_tests::bay::{Bay, Drain, get};
 use forebay_tests::bystander::Bystander;
 use forebay_tests::cluster::Cluster;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, get};
 use forebay_tests::users::{ALICE, BOB, as_user};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -23,9 +23,9 @@ fn alice_sets(path: &Path, mode: u32) {
     });
 }
 
-/// ALICE's file that everyone may write, with BOB's handle that has written to it.
-fn open_to_bob(bay: &Bay, name: &str) -> File {
-    let path = bay.path(name);
+/// Makes a file of ALICE's that every user may write, and returns a handle of BOB's that has written to it.
+fn open_to_bob(mount: &TestMount, name: &str) -> File {
+    let path = mount.path(name);
     fs::write(&path, [1; 20_000]).expect("write");
     chown(&path, Some(ALICE), Some(ALICE)).expect("chown");
     fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod");
@@ -36,11 +36,11 @@ fn open_to_bob(bay: &Bay, name: &str) -> File {
     })
 }
 
-/// What BOB does after the bits were set, and after which they must be gone.
+/// Calls that BOB makes after the bits were set. The bits must be gone after each of them.
 const ENDS: [&str; 5] = ["close", "fsync", "stat", "drain", "truncate"];
 
-/// Gives the handle back where it is still open.
-fn bob_writes(bay: &Bay, name: &str, file: File, end: &str) -> Option<File> {
+/// Writes as BOB and then makes the call `end`. Returns the handle if it is still open.
+fn bob_writes(mount: &TestMount, name: &str, file: File, end: &str) -> Option<File> {
     let file = as_user(BOB, &[], || {
         if end == "truncate" {
             file.set_len(10).expect("truncate");
@@ -53,25 +53,25 @@ fn bob_writes(bay: &Bay, name: &str, file: File, end: &str) -> Option<File> {
                 return None;
             }
             "fsync" => file.sync_all().expect("fsync"),
-            "stat" => assert_eq!(mode(&bay.path(name)), 0o777, "where it was written"),
+            "stat" => assert_eq!(mode(&mount.path(name)), 0o777, "where it was written"),
             _ => {}
         }
         Some(file)
     });
     if end == "drain" {
-        bay.drain();
+        mount.drain();
     }
     file
 }
 
-/// S8.4: whichever way the bits came, they are gone before the bytes are seen anywhere else.
+/// S8.4: wherever the bits were set, they are gone before the bytes are seen anywhere else.
 #[test]
 fn bits_of_another_node_fall() {
     for drain in [Drain::Never, Drain::Immediate] {
         let mut cluster = Cluster::new(2, drain, LIMIT);
         cluster.set("attr-timeout", "0s");
         cluster.start();
-        let [here, there] = [0, 1].map(|node| cluster.bay(node));
+        let [here, there] = [0, 1].map(|node| cluster.mount(node));
         let bystander = Bystander::beside(here);
         for (n, end) in ENDS.into_iter().enumerate() {
             for below in [false, true] {
@@ -96,27 +96,27 @@ fn bits_of_another_node_fall() {
     }
 }
 
-/// S8.4: with one node it is programs in the backing that set them.
+/// S8.4: with one node it is programs in the backing that set the bits.
 #[test]
 fn bits_of_the_backing_fall() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.set("nodes", "one");
-    bay.start();
+    let mut mount = TestMount::new(Drain::Never);
+    mount.set("nodes", "one");
+    mount.start();
     for end in ["stat", "drain", "truncate"] {
-        let file = open_to_bob(&bay, end);
-        alice_sets(&bay.canonical(end), 0o6777);
-        let _open = bob_writes(&bay, end, file, end);
-        assert_eq!(mode(&bay.canonical(end)), 0o777, "{end}");
+        let file = open_to_bob(&mount, end);
+        alice_sets(&mount.canonical(end), 0o6777);
+        let _open = bob_writes(&mount, end, file, end);
+        assert_eq!(mode(&mount.canonical(end)), 0o777, "{end}");
     }
-    bay.finish();
+    mount.finish();
 }
 
-/// S8.4, S4.3: bits that are set after the close are meant, although the bytes are drained later.
+/// S8.4, S4.3: bits that are set after the close are intended and stay, although the bytes are drained later.
 #[test]
 fn bits_that_are_set_after_the_close_stay() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
     cluster.start();
-    let [here, there] = [0, 1].map(|node| cluster.bay(node));
+    let [here, there] = [0, 1].map(|node| cluster.mount(node));
     fs::write(here.path("program"), []).expect("make it");
     chown(here.path("program"), Some(ALICE), Some(ALICE)).expect("chown");
     as_user(ALICE, &[], || {
@@ -130,15 +130,15 @@ fn bits_that_are_set_after_the_close_stay() {
     cluster.finish();
 }
 
-/// S8.4 "those that are set after the close stay", also where nothing of the write was absorbed: the file was made
-/// empty here, or written past the store.
+/// S8.4: bits that are set after the close stay also where nothing of the write was absorbed: the file was made
+/// empty here, or it was written through.
 #[test]
 fn bits_that_are_set_after_an_unabsorbed_write_stay() {
     for absorb in ["on", "off"] {
         let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
         cluster.set("absorb", absorb).set("attr-timeout", "0s");
         cluster.start();
-        let [here, there] = [0, 1].map(|node| cluster.bay(node));
+        let [here, there] = [0, 1].map(|node| cluster.mount(node));
         let made = [7; 50_000];
         fs::write(here.path("program"), []).expect("make it");
         chown(here.path("program"), Some(ALICE), Some(ALICE)).expect("chown");

@@ -1,8 +1,8 @@
-//! One user fills the store with what cannot be drained; another one does not notice.
+//! One user fills the store with data that cannot be drained; another user must not notice.
 
-use forebay_tests::bay::{Bay, Drain, open_rw};
 use forebay_tests::bystander::Bystander;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, open_rw};
 use forebay_tests::users::{ALICE, BOB, as_user};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-fn directory(bay: &Bay, name: &str, uid: u32) -> PathBuf {
-    let dir = bay.path(name);
+fn directory(mount: &TestMount, name: &str, uid: u32) -> PathBuf {
+    let dir = mount.path(name);
     fs::create_dir_all(&dir).expect("mkdir");
     chown(&dir, Some(uid), Some(uid)).expect("chown");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("chmod");
     dir
 }
 
-/// The largest size of a file in the backing, as the backing itself says.
-fn largest(bay: &Bay) -> u64 {
-    let path = bay.canonical("probe");
+/// Finds the largest size of a file in the backing, by asking the backing itself.
+fn largest(mount: &TestMount) -> u64 {
+    let path = mount.canonical("probe");
     let file = File::create(&path).expect("create");
     let (mut good, mut bad) = (0u64, i64::MAX as u64);
     while bad - good > 1 {
@@ -36,17 +36,17 @@ fn largest(bay: &Bay) -> u64 {
     good
 }
 
-/// S7.2: "a write fails only with what the backing itself says", and says it at once: what is larger than files
-/// can be below is refused with EFBIG by write, append, truncate and fallocate, clean or dirty; what just fits is taken
-/// and drained.
+/// S7.2: a write fails only with an error of the backing itself, and fails at once: data beyond the largest file
+/// size of the backing is refused with EFBIG by write, append, truncate and fallocate, whether the file is clean or
+/// dirty. Data that just fits is taken and drained.
 #[test]
 fn what_is_too_large_for_the_backing_is_refused() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.start();
-    let limit = largest(&bay);
+    let mut mount = TestMount::new(Drain::Never);
+    mount.start();
+    let limit = largest(&mount);
     assert!(limit < i64::MAX as u64, "the disk of the tests has a limit");
-    let bystander = Bystander::beside(&bay);
-    let dir = directory(&bay, "alice", ALICE);
+    let bystander = Bystander::beside(&mount);
+    let dir = directory(&mount, "alice", ALICE);
     as_user(ALICE, &[], || {
         let too_big = |done: std::io::Result<()>, what: &str| {
             assert_eq!(sys::errno(done, what), libc::EFBIG, "{what}");
@@ -75,17 +75,17 @@ fn what_is_too_large_for_the_backing_is_refused() {
         too_big(sys::append_once(&append, b"z"), "append");
     });
     bystander.was_not_disturbed();
-    bay.drain();
+    mount.drain();
     let mut last = [0; 4];
-    let below = File::open(bay.canonical("alice/fits")).expect("open");
+    let below = File::open(mount.canonical("alice/fits")).expect("open");
     below.read_exact_at(&mut last, limit - 4).expect("read");
     assert_eq!(&last, b"last");
-    let status = bay.status();
+    let status = mount.status();
     assert_eq!(status.0["bytes"]["undrained"], 0, "{}", status.0);
-    bay.finish();
+    mount.finish();
 }
 
-/// No one can change the file below, until this is dropped.
+/// A file below that no process can change until this is dropped.
 struct Immutable(PathBuf);
 
 impl Immutable {
@@ -107,38 +107,41 @@ fn change_attributes(how: &str, path: &Path) {
     assert!(done.is_ok_and(|status| status.success()), "chattr {how}");
 }
 
-/// S7.8: a user whose share is full of what cannot be drained is slowed; others are not, and theirs is not drained for it.
+/// S7.8: a user whose share is full of data that cannot be drained is slowed. Other users are not slowed, and their
+/// data is not drained to make room.
 #[test]
 fn undrainable_data_slows_no_other_user() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.set("store-size", "128MiB").set("segment-size", "2MiB");
+    let mut mount = TestMount::new(Drain::Never);
+    mount
+        .set("store-size", "128MiB")
+        .set("segment-size", "2MiB");
     for line in ["drain", "Operation not permitted"] {
-        bay.allow_log(line);
+        mount.allow_log(line);
     }
-    bay.start();
-    let dir = directory(&bay, "alice", ALICE);
+    mount.start();
+    let dir = directory(&mount, "alice", ALICE);
     let path = dir.join("stuck");
     let stuck = as_user(ALICE, &[], || open_rw(&path));
-    let below = Immutable::new(&bay.canonical("alice/stuck"));
+    let below = Immutable::new(&mount.canonical("alice/stuck"));
     as_user(ALICE, &[], || {
         for n in 0..128 {
-            // Beyond the user's share the backing is written, and says no.
+            // Beyond the user's share writes go through to the backing, which refuses them.
             if stuck.write_all_at(&[7; MIB as usize], n * MIB).is_err() {
                 return;
             }
         }
         panic!("a user took all of the store");
     });
-    let space = |key: &str| bay.status().0["store"][key].as_u64().expect(key);
+    let space = |key: &str| mount.status().0["store"][key].as_u64().expect(key);
     assert!(
         space("used") > space("high_watermark"),
         "the store is above its watermark: {}",
-        bay.status().0["store"]
+        mount.status().0["store"]
     );
 
-    let bystander = Bystander::beside(&bay);
+    let bystander = Bystander::beside(&mount);
     bystander.is_not_disturbed(3);
-    let dir = directory(&bay, "bob-too", BOB);
+    let dir = directory(&mount, "bob-too", BOB);
     let took = as_user(BOB, &[], || {
         let file = open_rw(dir.join("f"));
         let began = Instant::now();
@@ -148,14 +151,14 @@ fn undrainable_data_slows_no_other_user() {
         began.elapsed()
     });
     assert!(took < Duration::from_secs(2), "1000 writes took {took:?}");
-    // Several looks of the drain go by meanwhile.
+    // The drain looks for work several times meanwhile.
     bystander.is_not_disturbed(5);
-    let drained = std::fs::metadata(bay.canonical("bob-too/f")).expect("stat below");
+    let drained = std::fs::metadata(mount.canonical("bob-too/f")).expect("stat below");
     assert_eq!(drained.len(), 0, "drain = never holds for others");
     bystander.was_not_disturbed();
 
     drop(below);
     drop(stuck);
-    bay.drain();
-    bay.finish();
+    mount.drain();
+    mount.finish();
 }

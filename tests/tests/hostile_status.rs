@@ -1,9 +1,10 @@
-//! Root asks, and a user has prepared what root finds: entries in runtime directories, stores, sockets
-//! (S4.7, S4.9, S8.2, S8.8, S8.12, S8.13). Root's `forebay status` opens, follows and waits for nothing of that.
+//! Root asks for status, and another user has prepared what root finds: entries in runtime directories, stores,
+//! sockets (S4.7, S4.9, S8.2, S8.8, S8.12, S8.13). Root's `forebay status` opens and follows nothing of that, and
+//! waits for none of it.
 
-use forebay_tests::bay::{Bay, Drain, put, text};
 use forebay_tests::bystander::Bystander;
 use forebay_tests::cli::{FAILED, NO_DAEMON, OK, STILL_DIRTY, assert_refused, code, str};
+use forebay_tests::test_mount::{Drain, TestMount, put, text};
 use forebay_tests::users::as_user;
 use forebay_tests::wait::{in_background, within};
 use forebay_tests::{sys, wait_until};
@@ -17,13 +18,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// As nobody else's test.
+/// A user id that no other test uses.
 const MALLORY: u32 = 65031;
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// Longer than root gives a user's process to answer.
+/// Longer than the time that root gives a user's process to answer.
 const BOUNDED: Duration = Duration::from_secs(30);
 
-/// A runtime directory of MALLORY's at its real place, where root could look.
+/// A runtime directory of MALLORY's at its real place, where root might look.
 struct Planted(PathBuf);
 
 impl Planted {
@@ -44,7 +45,7 @@ impl Drop for Planted {
     }
 }
 
-/// Names as the daemon makes them.
+/// Returns the path of a mount's file in a runtime directory, named as the daemon names it.
 fn entry(dir: &Path, mount: &Path, end: &str) -> PathBuf {
     let hash = mount.as_os_str().as_bytes().iter();
     let hash = hash.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -57,7 +58,7 @@ fn words(mount: &Path, store: &Path) -> String {
     format!(r#"{{"pid":1,"node":"evil","mount":{mount:?},"store":{store:?},"backing":"/"}}"#)
 }
 
-/// A store whose index cannot be opened without waiting.
+/// Makes a store whose index cannot be opened without waiting.
 fn trap(dir: &Path) {
     fs::DirBuilder::new()
         .mode(0o700)
@@ -73,7 +74,7 @@ fn trap(dir: &Path) {
     nix::unistd::mkfifo(&fifo, Mode::from_bits_retain(0o600)).expect("mkfifo");
 }
 
-/// `forebay` as root, in a background thread: it must not hang the test.
+/// Runs `forebay` as root, in a background thread, so that it cannot hang the test.
 fn root_asks(args: &[&str], limit: Duration) -> Output {
     let mut command = Command::new(forebay_tests::prereq::forebay());
     command.args(args).env_remove("FOREBAY_RUNTIME_DIR");
@@ -83,22 +84,28 @@ fn root_asks(args: &[&str], limit: Duration) -> Output {
     within("root's forebay status", limit, asked)
 }
 
-/// S8.13: what a user writes about mounts of its own is nothing to root.
+/// S8.13: root ignores what a user has written about the user's own mounts.
 #[test]
 fn root_does_not_believe_what_others_left_in_tmp() {
-    let mut bay = Bay::new(Drain::Immediate);
-    bay.start();
-    let bystander = Bystander::beside(&bay);
+    let mut test_mount = TestMount::new(Drain::Immediate);
+    test_mount.start();
+    let bystander = Bystander::beside(&test_mount);
     let planted = Planted::make();
-    let (mount, store) = (bay.root().join("nowhere"), bay.root().join("trap"));
-    let (links, real) = (bay.root().join("links"), bay.root().join("roots"));
+    let (mount, store) = (
+        test_mount.root().join("nowhere"),
+        test_mount.root().join("trap"),
+    );
+    let (links, real) = (
+        test_mount.root().join("links"),
+        test_mount.root().join("roots"),
+    );
     fs::create_dir(&real).expect("mkdir");
     put(real.join("FOREBAY"), "root's own");
     as_user(MALLORY, &[], || {
         trap(&store);
         put(entry(&planted.0, &mount, "json"), words(&mount, &store));
         std::os::unix::fs::symlink(&real, &links).expect("symlink");
-        let other = bay.root().join("elsewhere");
+        let other = test_mount.root().join("elsewhere");
         put(entry(&planted.0, &other, "json"), words(&other, &links));
         let fifo = entry(&planted.0, Path::new("/fifo"), "json");
         nix::unistd::mkfifo(&fifo, Mode::from_bits_retain(0o600)).expect("mkfifo");
@@ -117,21 +124,24 @@ fn root_does_not_believe_what_others_left_in_tmp() {
     }
     bystander.is_not_disturbed(1);
     bystander.was_not_disturbed();
-    bay.finish();
+    test_mount.finish();
 }
 
-/// S8.13: a store that belongs to another user is looked at with that user's rights, and not for long.
+/// S8.13: root looks at a store of another user with that user's rights, and for a limited time only.
 #[test]
 fn another_users_store_is_looked_at_as_that_user() {
-    let mut bay = Bay::new(Drain::Immediate);
-    bay.start();
-    let bystander = Bystander::beside(&bay);
-    let (store, secret) = (bay.root().join("trap"), bay.root().join("secret"));
+    let mut test_mount = TestMount::new(Drain::Immediate);
+    test_mount.start();
+    let bystander = Bystander::beside(&test_mount);
+    let (store, secret) = (
+        test_mount.root().join("trap"),
+        test_mount.root().join("secret"),
+    );
     as_user(MALLORY, &[], || trap(&store));
     let out = root_asks(&["status", "--store", str(&store)], BOUNDED);
     assert_ne!(code(&out), OK, "{}", text(&out));
     assert!(text(&out).contains("65031"), "{}", text(&out));
-    // A link to what only root may read.
+    // A link to a directory that only root may read.
     fs::DirBuilder::new()
         .mode(0o700)
         .create(&secret)
@@ -147,10 +157,11 @@ fn another_users_store_is_looked_at_as_that_user() {
     let made: Vec<_> = fs::read_dir(&secret).expect("list").collect();
     assert_eq!(made.len(), 1, "nothing was made there: {made:?}");
     bystander.was_not_disturbed();
-    bay.finish();
+    test_mount.finish();
 }
 
-/// Directories of an ordinary user, and the program where that user may start it. Root may not look into its mount.
+/// The directories of an ordinary user, and a copy of the program that the user may start. Root may not look into
+/// the user's mount.
 struct OfUser {
     uid: u32,
     root: PathBuf,
@@ -158,23 +169,23 @@ struct OfUser {
     mnt: PathBuf,
     store: PathBuf,
     program: PathBuf,
-    /// Goes last.
-    _bay: Bay,
+    /// Dropped last.
+    _test_mount: TestMount,
 }
 
 impl OfUser {
     fn new() -> OfUser {
         forebay_tests::prereq::user_mounting();
-        let bay = Bay::new(Drain::Never);
+        let test_mount = TestMount::new(Drain::Never);
         let user = nix::unistd::User::from_name("nobody");
         let uid = user.expect("look up").expect("nobody exists").uid.as_raw();
-        let root = bay.root().join("user");
+        let root = test_mount.root().join("user");
         for name in ["", "mnt", "backing", "run", "run/forebay"] {
             fs::create_dir(root.join(name)).expect("mkdir");
             fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o700)).expect("chmod");
             chown(root.join(name), Some(uid), Some(uid)).expect("chown");
         }
-        let program = bay.root().join("forebay");
+        let program = test_mount.root().join("forebay");
         sys::copy_program(&forebay_tests::prereq::forebay(), &program).expect("copy the program");
         OfUser {
             uid,
@@ -183,7 +194,7 @@ impl OfUser {
             store: root.join("store"),
             root,
             program,
-            _bay: bay,
+            _test_mount: test_mount,
         }
     }
 
@@ -214,12 +225,12 @@ impl OfUser {
         as_user(self.uid, &[], || put(self.mnt.join(name), data));
     }
 
-    /// Kills the daemon and returns what root is shown then.
+    /// Kills the daemon and returns the report that root then gets.
     fn kill(&self) -> serde_json::Value {
         let pid = report(&self.status(0))["pid"].as_i64().expect("a pid") as i32;
         let pid = nix::unistd::Pid::from_raw(pid);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
-        // One that has not been reaped yet is known to be killed.
+        // A killed daemon counts as dead before it is reaped; the test goes on when the process is gone.
         wait_until("the daemon is reaped", BOUNDED, || {
             let process = PathBuf::from(format!("/proc/{pid}"));
             (!process.exists()).then_some(())
@@ -236,7 +247,8 @@ fn report(out: &Output) -> serde_json::Value {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(out)))
 }
 
-/// S4.9: root takes a user's dead mount away, into which the kernel does not let it look; not one that lives.
+/// S4.9: root can take a user's dead mount away, although the kernel does not let root look into it, but not a mount
+/// that is alive.
 #[test]
 fn root_takes_a_users_dead_mount_away() {
     let user = OfUser::new();
@@ -267,27 +279,31 @@ fn root_takes_a_users_dead_mount_away() {
     assert!(!sys::is_mounted(&user.mnt));
 }
 
-/// S4.7, S8.12: a daemon that breaks off when it is asked for its state is not taken for one that is gone.
+/// S4.7, S8.12: a daemon that breaks the connection off when it is asked for its state is not taken for one that is
+/// gone.
 #[test]
 fn a_mount_beside_a_daemon_that_breaks_off_is_refused() {
-    let bay = Bay::new(Drain::Never);
-    let runtime = bay.root().join("run");
-    let listener = UnixListener::bind(entry(&runtime, bay.mnt(), "sock")).expect("bind");
-    let other = bay.root().join("store2");
-    put(entry(&runtime, bay.mnt(), "json"), words(bay.mnt(), &other));
+    let test_mount = TestMount::new(Drain::Never);
+    let runtime = test_mount.root().join("run");
+    let listener = UnixListener::bind(entry(&runtime, test_mount.mnt(), "sock")).expect("bind");
+    let other = test_mount.root().join("store2");
+    put(
+        entry(&runtime, test_mount.mnt(), "json"),
+        words(test_mount.mnt(), &other),
+    );
     let hung_up = in_background(move || {
         let (asked, _) = listener.accept().expect("accept");
         asked.shutdown(Shutdown::Both).expect("hang up");
-        // A closed one would be that of a daemon that has ended.
+        // A closed listener would look like the socket of a daemon that has ended.
         listener
     });
-    let out = bay.mount_command().output().expect("start forebay");
+    let out = test_mount.mount_command().output().expect("start forebay");
     assert_refused(&out, Some(FAILED), &["broke off"]);
     drop(within("it was asked", BOUNDED, hung_up));
-    assert!(!sys::is_mounted(bay.mnt()));
+    assert!(!sys::is_mounted(test_mount.mnt()));
 }
 
-/// S8.8, S8.13: root sees a user's mount, by asking as that user: alive, dead, and lying.
+/// S8.8, S8.13: root sees a user's mount by asking as that user, whether the mount is alive, dead or forged.
 #[test]
 fn root_asks_a_users_mount_as_that_user() {
     let user = OfUser::new();
@@ -305,7 +321,7 @@ fn root_asks_a_users_mount_as_that_user() {
     let dead = user.kill();
     assert_eq!(dead["bytes"]["undrained"], 100_000, "{dead}");
 
-    // The user answers, and never ends.
+    // The user's socket takes connections and never answers.
     let socket = entry(runtime, mnt, "sock");
     let trapped = user.root.join("trap");
     let listener = as_user(uid, &[], || {

@@ -1,31 +1,31 @@
-//! Kept copies on nodes that write each other's files.
+//! Local copies on nodes that write each other's files.
 //!
-//! Checks S11.1 with S2 and S3 behind it.
+//! Checks S11.1, and S2 and S3 behind it.
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::cli::str;
 use forebay_tests::locks::{self, How};
 use forebay_tests::rng::{Rng, seed};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put};
 use nodes_pair::{MIB, Shared};
 use std::fs::File;
 
-fn node(shared: &Shared, name: &str, drain: Drain) -> Bay {
-    let mut bay = shared.node(name, drain);
-    bay.arg("--keep");
-    bay.start();
-    bay
+fn node(shared: &Shared, name: &str, drain: Drain) -> TestMount {
+    let mut mount = shared.node(name, drain);
+    mount.arg("--keep");
+    mount.start();
+    mount
 }
 
-fn prefetch(bay: &Bay, name: &str) {
-    let out = bay.run(["prefetch", str(&bay.path(name))]);
+fn prefetch(mount: &TestMount, name: &str) {
+    let out = mount.run(["prefetch", str(&mount.path(name))]);
     assert!(out.status.code().is_some(), "it ends by itself");
 }
 
-/// S11.1, S2.1: what another node wrote is seen by the next open, whatever is kept here, and
-/// whether that node published it, drained it, or only announced it.
+/// S11.1, S2.1: the next open sees what another node wrote, whatever local copy there is, and whether that node has
+/// published, drained or only announced its data.
 #[test]
 fn what_another_node_wrote_is_seen() {
     let shared = Shared::plain();
@@ -62,8 +62,8 @@ fn what_another_node_wrote_is_seen() {
             prefetch(reader, "f");
         }
     }
-    for bay in [a, b] {
-        bay.finish();
+    for mount in [a, b] {
+        mount.finish();
     }
     assert_same("canonical", &get(shared.canonical("f")), &want);
 }
@@ -90,13 +90,13 @@ fn a_lock_refreshes_a_copy() {
         locks::unlock(&reader, How::Flock).expect("unlock");
     }
     drop((reader, writer));
-    for bay in [a, b] {
-        bay.finish();
+    for mount in [a, b] {
+        mount.finish();
     }
 }
 
-/// S11.1, S2.1: what this node has once shown of another's bytes does not go back to the copy when
-/// those bytes are drained, not even for a reader that has been open all the time.
+/// S11.1, S2.1: bytes of another node that this node has once shown do not go back to those of the local copy when
+/// they are drained, not even for a reader that has been open all the time.
 #[test]
 fn an_old_reader_does_not_go_back_to_the_copy() {
     let shared = Shared::plain();
@@ -116,12 +116,12 @@ fn an_old_reader_does_not_go_back_to_the_copy() {
     drop(writer);
     b.drain();
     assert_eq!(get(shared.canonical("f"))[..10], [2; 10]);
-    // A look at the attributes is what tells this node that nothing is published any more.
+    // Reading the attributes makes this node refresh, and so learn that nothing is published any more.
     reader.metadata().expect("stat");
     assert_eq!(first(&reader), [2; 10], "drained");
     drop((reader, other));
-    for bay in [a, b] {
-        bay.finish();
+    for mount in [a, b] {
+        mount.finish();
     }
 }
 
@@ -131,36 +131,37 @@ fn an_old_reader_does_not_go_back_to_the_copy() {
 fn turns_at_random() {
     let shared = Shared::plain();
     let mut rng = Rng::new(seed("turns_at_random"));
-    let mut bays = ["a", "b"].map(|name| node(&shared, name, Drain::Immediate));
+    let mut mounts = ["a", "b"].map(|name| node(&shared, name, Drain::Immediate));
     let mut want = rng.bytes(700_000);
-    put(bays[0].path("f"), &want);
+    put(mounts[0].path("f"), &want);
     for _ in 0..50 {
         let who = rng.below(2) as usize;
         match rng.below(10) {
             0 => {
-                bays[who].kill();
-                bays[who].start();
+                mounts[who].kill();
+                mounts[who].start();
             }
-            1 => bays[who].drain(),
-            2 | 3 => prefetch(&bays[who], "f"),
+            1 => mounts[who].drain(),
+            2 | 3 => prefetch(&mounts[who], "f"),
             4 => {
-                let path = bays[who].path("f");
+                let path = mounts[who].path("f");
                 let size = rng.within(1..800_000);
                 match rng.below(3) {
-                    // By name it is an open and a close in one, and waits and announces as those do.
+                    // A truncation by name is an open and a close in one call: it waits and announces as those do.
                     0 => sys::truncate(&path, size).expect("truncate"),
                     _ => open_rw(&path).set_len(size).expect("truncate"),
                 }
                 want.resize(size as usize, 0);
             }
             5 => {
-                // Waits for nobody, and is announced: both nodes may owe something then.
-                let path = bays[who].path("f");
+                // Setting the times waits for no other node, and is announced: both nodes may have a pending
+                // announcement then.
+                let path = mounts[who].path("f");
                 let time = rng.below(1 << 30) as i64;
                 sys::set_times(&path, time, time).expect("utimens");
             }
             _ => {
-                let file = open_rw(bays[who].path("f"));
+                let file = open_rw(mounts[who].path("f"));
                 for _ in 0..rng.within(1..4) {
                     let len = rng.size(200_000) as usize;
                     let at = rng.below(700_000) as usize;
@@ -177,12 +178,12 @@ fn turns_at_random() {
         if rng.one_in(4) {
             continue;
         }
-        let reader = &bays[rng.below(2) as usize];
+        let reader = &mounts[rng.below(2) as usize];
         assert_same("next open", &get(reader.path("f")), &want);
     }
-    for bay in bays {
-        bay.drain();
-        bay.finish();
+    for mount in mounts {
+        mount.drain();
+        mount.finish();
     }
     assert_same("canonical", &get(shared.canonical("f")), &want);
 }

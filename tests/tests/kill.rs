@@ -1,11 +1,11 @@
-//! `kill -9` of the daemon at random moments under load, then remount and look at every byte.
+//! Kills the daemon with `kill -9` at random moments under load, mounts again and checks every byte.
 //!
-//! Checks S5, S5.1, S5.4, S6, S6.1, S6.3, S9.2 and S9.6. 20 kills per policy unless `FOREBAY_CYCLES` says otherwise;
-//! `FOREBAY_SEED` replays the operations (not the moment of the kill: that is the machine's).
+//! Checks S5, S5.1, S5.4, S6, S6.1, S6.3, S9.2 and S9.6. There are 20 kills per policy unless `FOREBAY_CYCLES` says
+//! otherwise. `FOREBAY_SEED` replays the operations, but not the moment of the kill, which depends on the machine.
 
-use forebay_tests::bay::{Bay, Drain};
 use forebay_tests::kill::judge::Judge;
 use forebay_tests::rng::{self, Rng};
+use forebay_tests::test_mount::{Drain, TestMount};
 use forebay_tests::{prereq, sys};
 use std::io::Read;
 use std::path::PathBuf;
@@ -20,14 +20,14 @@ fn kill_while_draining_loses_nothing() {
     run(Drain::Immediate, 0);
 }
 
-/// S5.1, S6.1 and S6.3: and on its way through subfiles; S9.6: what a killed daemon left on the
-/// storage targets is removed.
+/// S5.1, S6.1 and S6.3 on the way through subfiles; S9.6: what a killed daemon left on the storage targets is
+/// removed.
 #[test]
 fn kill_while_subfiling_loses_nothing() {
     run(Drain::Immediate, 3);
 }
 
-/// S5.1 and S5.4: nothing is drained, so what status must say is known.
+/// S5.1 and S5.4: nothing is drained, so the test knows what status must say.
 #[test]
 fn kill_with_everything_in_the_log_loses_nothing() {
     run(Drain::Never, 0);
@@ -36,68 +36,68 @@ fn kill_with_everything_in_the_log_loses_nothing() {
 fn run(drain: Drain, osts: usize) {
     let seed = rng::seed(&format!("kill, drain {}, {osts} OSTs", drain.key()));
     let cycles = rng::count("FOREBAY_CYCLES", 20);
-    let mut bay = Bay::with_limit(drain, Duration::from_secs(120 + cycles * 20));
+    let mut mount = TestMount::with_limit(drain, Duration::from_secs(120 + cycles * 20));
     if osts > 0 {
-        bay.with_osts(osts);
+        mount.with_osts(osts);
     }
     let mut rng = Rng::derive(seed, 1);
     let mut judge = Judge::new(seed);
 
     for cycle in 0..cycles {
-        bay.start();
-        load_until_kill(&mut bay, &mut judge, &mut rng, seed, cycle);
+        mount.start();
+        load_until_kill(&mut mount, &mut judge, &mut rng, seed, cycle);
         // Now and then the daemon is killed again while it recovers.
         if rng.one_in(4) {
-            bay.spawn();
+            mount.spawn();
             std::thread::sleep(Duration::from_micros(rng.below(80_000)));
-            bay.kill();
+            mount.kill();
         }
-        bay.start();
-        let seen = judge.inspect(bay.mnt());
+        mount.start();
+        let seen = judge.inspect(mount.mnt());
         seen.unwrap_or_else(|e| panic!("after kill {cycle} (seed {seed}): {e}"));
-        check_status(&bay, &judge, drain, cycle);
-        bay.kill();
+        check_status(&mount, &judge, drain, cycle);
+        mount.kill();
     }
 
-    bay.start();
-    judge.inspect(bay.mnt()).expect("after the last kill");
-    bay.drain();
-    let status = bay.status();
+    mount.start();
+    judge.inspect(mount.mnt()).expect("after the last kill");
+    mount.drain();
+    let status = mount.status();
     assert_eq!(status.undrained(), 0, "after the drain: {:#}", status.0);
-    judge.verify("mount", bay.mnt());
-    bay.umount();
-    judge.verify("backing", bay.backing());
-    assert_eq!(bay.subfiles(), Vec::<PathBuf>::new(), "subfiles are left");
+    judge.verify("mount", mount.mnt());
+    mount.umount();
+    judge.verify("backing", mount.backing());
+    assert_eq!(mount.subfiles(), Vec::<PathBuf>::new(), "subfiles are left");
     println!(
         "kill, drain {}, {osts} OSTs: {cycles} kills, {} acknowledged operations, none lost",
         drain.key(),
         judge.acknowledged
     );
-    bay.finish();
+    mount.finish();
 }
 
-fn load_until_kill(bay: &mut Bay, judge: &mut Judge, rng: &mut Rng, seed: u64, cycle: u64) {
+fn load_until_kill(mount: &mut TestMount, judge: &mut Judge, rng: &mut Rng, seed: u64, cycle: u64) {
     let mut writers: Vec<Writer> = (0..WORKERS)
-        .map(|worker| Writer::start(bay, judge, worker, seed, cycle))
+        .map(|worker| Writer::start(mount, judge, worker, seed, cycle))
         .collect();
-    // The moment: after some acknowledged operations of one worker and a little later, so that
-    // it falls into anything the daemon may be doing.
+    // The kill comes after some acknowledged operations of one worker and a little later, so that it falls into
+    // anything the daemon may be doing.
     let some = rng.within(5..120);
     writers[rng.below(WORKERS) as usize].wait_for(some);
     std::thread::sleep(Duration::from_micros(rng.below(30_000)));
-    bay.kill();
+    mount.kill();
     for writer in writers {
         writer.collect(judge);
     }
-    assert!(!sys::is_mounted(bay.mnt()), "the dead mount is gone");
+    assert!(!sys::is_mounted(mount.mnt()), "the dead mount is gone");
 }
 
-/// S5.4: pid, files and bytes, directly after recovery.
-fn check_status(bay: &Bay, judge: &Judge, drain: Drain, cycle: u64) {
-    let status = bay.status();
+/// S5.4: checks pid, files and bytes, directly after recovery.
+fn check_status(mount: &TestMount, judge: &Judge, drain: Drain, cycle: u64) {
+    let status = mount.status();
     let most = judge.most_undrained();
     let undrained = status.undrained();
-    assert_eq!(status.pid(), u64::from(bay.pid()), "the daemon's pid");
+    assert_eq!(status.pid(), u64::from(mount.pid()), "the daemon's pid");
     assert!(
         undrained <= most,
         "kill {cycle}: status says {undrained} undrained, at most {most} were written: {:#}",
@@ -129,10 +129,10 @@ struct Writer {
 }
 
 impl Writer {
-    fn start(bay: &Bay, judge: &Judge, worker: u64, seed: u64, cycle: u64) -> Self {
-        let notes = bay.root().join(format!("notes-{cycle}-{worker}"));
+    fn start(mount: &TestMount, judge: &Judge, worker: u64, seed: u64, cycle: u64) -> Self {
+        let notes = mount.root().join(format!("notes-{cycle}-{worker}"));
         let child = Command::new(prereq::helper("kill-worker"))
-            .arg(bay.mnt())
+            .arg(mount.mnt())
             .arg(&notes)
             .args([worker, WORKERS, seed, judge.first(worker)].map(|n| n.to_string()))
             .stdin(Stdio::null())
@@ -155,7 +155,7 @@ impl Writer {
     }
 
     fn collect(mut self, judge: &mut Judge) {
-        // Closing our end ends a writer that waits for us to read its dots.
+        // Closing our end of the pipe ends a writer that waits for us to read its dots.
         drop(self.child.stdout.take());
         let status = self.child.wait().expect("wait for a writer");
         assert!(

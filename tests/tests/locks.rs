@@ -1,17 +1,18 @@
-//! Locks across nodes: two daemons with a store each over one backing.
+//! Locks across nodes: two daemons, each with its own store, over one backing.
 
-use forebay_tests::bay::{Bay, Drain, open_rw, put};
 use forebay_tests::locks::{
     How, Worker, excluded, fcntl, get_lock, lock, pair, unlock, waiters, with_pair,
 };
 use forebay_tests::sys::errno;
+use forebay_tests::test_mount::{Drain, TestMount, open_rw, put};
 use forebay_tests::wait::{LONG, wait_until};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How soon a signal must end a wait. Otherwise it ends with the lock: never, as long as a test likes.
+/// The limit within which a signal must end a wait. Without the signal the wait ends with the lock, which a test may
+/// hold for ever.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// S3.1: every kind of lock excludes every kind of lock of the other node, both ways.
@@ -35,7 +36,7 @@ fn every_kind_excludes_every_kind() {
     });
 }
 
-/// S3.1: by range, shared and exclusive; a part that is unlocked is free.
+/// S3.1: locks exclude each other by range, shared and exclusive; a part that is unlocked is free.
 #[test]
 fn ranges() {
     with_pair(|a, b| {
@@ -94,17 +95,17 @@ fn the_holder_is_named() {
 fn waiters_get_it() {
     with_pair(|a, b| {
         for (n, how) in How::ALL.into_iter().enumerate() {
-            for (m, bay) in [&*a, &*b].into_iter().enumerate() {
+            for (m, mount) in [&*a, &*b].into_iter().enumerate() {
                 let name = format!("f{n}{m}");
                 let holder = open_rw(a.path(&name));
                 lock(&holder, How::Flock).expect("lock");
-                let waiter = Worker::start(&bay.path(&name), how, (0, 0));
-                wait_until("it waits", LONG, || (waiters(bay) == 1).then_some(()));
+                let waiter = Worker::start(&mount.path(&name), how, (0, 0));
+                wait_until("it waits", LONG, || (waiters(mount) == 1).then_some(()));
                 unlock(&holder, How::Flock).expect("unlock");
                 waiter.expect_line("got");
                 assert!(excluded(lock(&holder, How::Ofd)));
-                let next = Worker::start(&bay.path(&name), How::Flock, (0, 0));
-                wait_until("it waits", LONG, || (waiters(bay) == 1).then_some(()));
+                let next = Worker::start(&mount.path(&name), How::Flock, (0, 0));
+                wait_until("it waits", LONG, || (waiters(mount) == 1).then_some(()));
                 waiter.kill(Signal::SIGKILL);
                 next.expect_line("got");
                 next.end();
@@ -128,13 +129,15 @@ fn a_waiting_process_can_be_killed() {
                 Signal::SIGQUIT,
                 Signal::SIGXCPU,
             ] {
-                for bay in [&*a, &*b] {
+                for mount in [&*a, &*b] {
                     lock(&holder, How::Ofd).expect("lock");
-                    let waiter = Worker::start(&bay.path("f"), how, (0, 0));
-                    wait_until("it waits", LONG, || (waiters(bay) == 1).then_some(()));
+                    let waiter = Worker::start(&mount.path("f"), how, (0, 0));
+                    wait_until("it waits", LONG, || (waiters(mount) == 1).then_some(()));
                     waiter.kill_at_once(signal, AT_ONCE);
-                    // Its thread ends after it has answered.
-                    wait_until("nobody waits", LONG, || (waiters(bay) == 0).then_some(()));
+                    // The daemon's thread for the request ends after it has answered.
+                    wait_until("no program waits", LONG, || {
+                        (waiters(mount) == 0).then_some(())
+                    });
                     unlock(&holder, How::Ofd).expect("unlock");
                     let other = open_rw(b.path("f"));
                     lock(&other, How::Ofd).expect("the dead waiter holds nothing");
@@ -157,14 +160,14 @@ fn a_process_of_several_waiting_threads_can_be_killed() {
             waiter.expect_line("blocked");
             wait_until("both wait", LONG, || (waiters(b) == 2).then_some(()));
             waiter.kill_at_once(signal, AT_ONCE);
-            wait_until("nobody waits", LONG, || (waiters(b) == 0).then_some(()));
+            wait_until("no program waits", LONG, || (waiters(b) == 0).then_some(()));
             unlock(&holder, How::Ofd).expect("unlock");
         }
     });
 }
 
-/// S3.3: a handled signal ends the wait as it does elsewhere, in the first thread or with others
-/// beside it, and the call never fails with a number that is not for programs.
+/// S3.3: a handled signal ends the wait as it does elsewhere, in the first thread or with others beside it, and the
+/// call never fails with an error number that is internal to the kernel.
 #[test]
 fn a_handled_signal_interrupts() {
     with_pair(|a, b| {
@@ -179,7 +182,7 @@ fn a_handled_signal_interrupts() {
             let took = start.elapsed();
             assert!(took < AT_ONCE, "{beside}: {took:?}");
             assert_eq!(waiter.wait().code(), Some(9), "{beside}");
-            wait_until("nobody waits", LONG, || (waiters(b) == 0).then_some(()));
+            wait_until("no program waits", LONG, || (waiters(b) == 0).then_some(()));
         }
     });
 }
@@ -225,8 +228,8 @@ fn a_killed_daemon_holds_nothing() {
     b.finish();
 }
 
-/// S3.3: many wait, and the mount answers everybody else at once. All get it in the end, one at a
-/// time, and the daemon keeps no descriptor for them.
+/// S3.3: many threads wait for a lock, and the mount answers all other requests at once. In the end all of them get
+/// the lock, one at a time, and the daemon keeps no descriptor for them.
 #[test]
 fn waiting_stops_nobody() {
     const MANY: usize = 64;
@@ -270,7 +273,7 @@ fn waiting_stops_nobody() {
     });
 }
 
-/// S3.1: nobody is inside at the same time, whoever comes from where.
+/// S3.1: only one thread is inside at a time, whichever node it locks on.
 #[test]
 fn a_counter_is_exact() {
     const EACH: u64 = 100;
@@ -279,8 +282,8 @@ fn a_counter_is_exact() {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for n in 0..4 {
-                let bay = if n % 2 == 0 { &*a } else { &*b };
-                let (path, counter) = (bay.path("f"), &counter);
+                let mount = if n % 2 == 0 { &*a } else { &*b };
+                let (path, counter) = (mount.path("f"), &counter);
                 scope.spawn(move || {
                     let file = open_rw(path);
                     for _ in 0..EACH {
@@ -303,14 +306,14 @@ fn a_counter_is_exact() {
     });
 }
 
-/// S3.5: `locks = local` leaves them to the kernel: they end at the node, and flock and fcntl do
-/// not see each other.
+/// S3.5: `locks = local` leaves locks to the kernel: they hold on one node only, and flock and fcntl do not see each
+/// other.
 #[test]
 fn local_locks() {
     let (mut a, mut b) = pair();
-    for bay in [&mut a, &mut b] {
-        bay.set("locks", "local");
-        bay.start();
+    for mount in [&mut a, &mut b] {
+        mount.set("locks", "local");
+        mount.start();
     }
     {
         let (one, two) = (open_rw(a.path("f")), open_rw(a.path("f")));
@@ -324,17 +327,17 @@ fn local_locks() {
     b.finish();
 }
 
-/// S8.12: anything else is refused with a sentence.
+/// S8.12: any other value of `locks` is refused with a sentence.
 #[test]
 fn another_word_is_refused() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.set("locks", "tight");
-    let out = bay.mount_command().output().expect("start forebay");
-    let text = forebay_tests::bay::text(&out);
+    let mut mount = TestMount::new(Drain::Never);
+    mount.set("locks", "tight");
+    let out = mount.mount_command().output().expect("start forebay");
+    let text = forebay_tests::test_mount::text(&out);
     assert!(!out.status.success() && text.contains("tight"), "{text}");
 }
 
-/// S3.1: a lock for writing needs a file that is open for writing, as everywhere.
+/// S3.1: a lock for writing needs a file that is open for writing, as on any file system.
 #[test]
 fn fcntl_checks_the_mode() {
     with_pair(|a, _| {

@@ -1,9 +1,9 @@
-//! Locks and the close that gives them up: flock's and open-file-description locks are free for everyone
-//! when the last close of the descriptor has returned, and not before.
+//! Locks and the close that gives them up: `flock` and open-file-description locks are free for every process when
+//! the last close of the descriptor has returned, and not before.
 
-use forebay_tests::bay::{Bay, open_rw};
 use forebay_tests::locks::{How, excluded, get_lock, lock, unlock, with_pair};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{TestMount, open_rw};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
 use std::io::{PipeWriter, Read};
@@ -14,11 +14,12 @@ const ROUNDS: usize = 200;
 /// Locks that belong to the open file and not to the process.
 const OF_FILES: [How; 2] = [How::Flock, How::Ofd];
 
-/// What an attempt may wait for a close that was not the last one.
+/// The longest time that an attempt may wait after a close that was not the last one.
 const A_WHILE: Duration = Duration::from_secs(5);
 
-/// With descriptors of its own: a process that another test starts would have copies of them.
-fn each_way(test: impl Fn(How, &Bay, &Bay) + Sync) {
+/// Runs the test on a thread with descriptors of its own: a process that another test starts would have copies of
+/// them otherwise.
+fn each_way(test: impl Fn(How, &TestMount, &TestMount) + Sync) {
     with_pair(|a, b| {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -51,7 +52,7 @@ fn free_after_the_last_close() {
                 Err(e) => {
                     assert!(excluded(Err(e)));
                     refused += 1;
-                    // What is still on its way must not spoil the next round.
+                    // A request that is still on its way must not spoil the next round.
                     while lock(&other, how).is_err() {}
                     unlock(&other, how).expect("unlock");
                 }
@@ -61,7 +62,7 @@ fn free_after_the_last_close() {
     });
 }
 
-/// S3.2: nor does F_GETLK show the lock of a file that was closed.
+/// S3.2: F_GETLK does not show the lock of a file that was closed.
 #[test]
 fn nobody_is_named_after_the_last_close() {
     each_way(|how, here, there| {
@@ -101,7 +102,7 @@ fn a_copy_keeps_the_lock() {
         lock(&holder, how).expect("lock");
         drop(holder.try_clone().expect("dup"));
         assert!(excluded(lock(&other, how)));
-        // It is known by now that this close was not the last one.
+        // The daemon knows by now that this close was not the last one.
         let start = Instant::now();
         for _ in 0..20 {
             assert!(excluded(lock(&other, how)));
@@ -110,7 +111,7 @@ fn a_copy_keeps_the_lock() {
     });
 }
 
-/// S3.2: so does the copy of a child, until it ends.
+/// S3.2: the copy of a child process keeps the lock as well, until the child ends.
 #[test]
 fn a_child_keeps_the_lock() {
     each_way(|how, here, there| {
@@ -129,15 +130,15 @@ fn a_child_keeps_the_lock() {
     });
 }
 
-/// It has copies of all descriptors and ends when the pipe is closed.
+/// Starts a child that has copies of all descriptors and ends when the pipe is closed.
 fn child_that_waits() -> (Pid, PipeWriter) {
     let (read, write) = std::io::pipe().expect("pipe");
-    // SAFETY: the child makes nothing but system calls.
+    // SAFETY: the child makes only system calls.
     match unsafe { fork() }.expect("fork") {
         ForkResult::Child => {
             drop(write);
             let ended = (&read).read(&mut [0]).is_ok();
-            // SAFETY: ends the process without running anything of its parent's.
+            // SAFETY: ends the process without running any code of its parent.
             unsafe { libc::_exit(i32::from(!ended)) }
         }
         ForkResult::Parent { child } => (child, write),

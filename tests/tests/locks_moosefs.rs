@@ -1,29 +1,29 @@
-//! Locks across nodes over a real MooseFS: each node has a client mount of its own, so only the
-//! master can know of both.
+//! Locks across nodes over a real MooseFS: each node has a client mount of its own, so only the master can know the
+//! locks of both.
 
-use forebay_tests::bay::{Bay, open_rw};
 use forebay_tests::locks::{How, Worker, excluded, lock, pair, unlock, wait_for_lock, waiters};
 use forebay_tests::moosefs::{GIVEN_UP, MooseFs};
+use forebay_tests::test_mount::{TestMount, open_rw};
 use forebay_tests::wait::{LONG, wait_until};
 use nix::sys::signal::Signal;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Two nodes, with a client mount named after each.
-fn nodes(cluster: &MooseFs) -> (Bay, Bay) {
+/// Starts two nodes, each over a client mount that is named after it.
+fn nodes(cluster: &MooseFs) -> (TestMount, TestMount) {
     let (mut a, mut b) = pair();
-    for (bay, name) in [(&mut a, "one"), (&mut b, "two")] {
+    for (mount, name) in [(&mut a, "one"), (&mut b, "two")] {
         let backing = cluster.mount(name).join("scratch");
         if !backing.exists() {
             std::fs::create_dir(&backing).expect("create the backing");
         }
-        bay.set_backing(&backing).set("ost-provider", "none");
-        bay.start();
+        mount.set_backing(&backing).set("ost-provider", "none");
+        mount.start();
     }
     (a, b)
 }
 
-/// Checks S3.1 to S3.4 there.
+/// Checks S3.1 to S3.4 over MooseFS.
 #[test]
 fn moosefs_locks_hold_across_client_mounts() {
     let cluster = MooseFs::start(1);
@@ -34,7 +34,7 @@ fn moosefs_locks_hold_across_client_mounts() {
     b.finish();
 }
 
-fn every_kind_excludes_every_kind(a: &Bay, b: &Bay) {
+fn every_kind_excludes_every_kind(a: &TestMount, b: &TestMount) {
     let (a, b) = (open_rw(a.path("f")), open_rw(b.path("f")));
     for holds in How::ALL {
         for asks in How::ALL {
@@ -50,7 +50,7 @@ fn every_kind_excludes_every_kind(a: &Bay, b: &Bay) {
     wait_until("a close gives it up", LONG, || lock(&b, How::Flock).ok());
 }
 
-fn waiters_are_served_or_killed(a: &Bay, b: &Bay) {
+fn waiters_are_served_or_killed(a: &TestMount, b: &TestMount) {
     let holder = open_rw(a.path("w"));
     lock(&holder, How::Flock).expect("lock");
     let [killed, served] =
@@ -66,8 +66,8 @@ fn waiters_are_served_or_killed(a: &Bay, b: &Bay) {
     });
 }
 
-/// S3.4: locks "of a node that dies go when the backing gives its client up". The daemon and its client mount
-/// are gone at once and have said nothing to the master, which keeps what the client had for a while.
+/// S3.4: the locks of a node that dies go when the backing gives its client up. The daemon and its client mount
+/// disappear at once and tell the master nothing, so the master keeps the client's locks for a while.
 #[test]
 fn a_dead_node_holds_nothing_for_ever() {
     let cluster = MooseFs::start(1);
@@ -78,7 +78,7 @@ fn a_dead_node_holds_nothing_for_ever() {
         lock(&file, how).expect("lock");
         file
     });
-    // Not scoped: who hangs in a mount ends when that is taken away.
+    // The threads are not scoped: one that hangs in a mount ends when the mount is taken away.
     let (tell, got) = channel();
     for how in kinds {
         let (tell, path) = (tell.clone(), b.path(format!("{how:?}")));
@@ -91,7 +91,7 @@ fn a_dead_node_holds_nothing_for_ever() {
         });
     }
     wait_until("both wait", LONG, || (waiters(&b) == 2).then_some(()));
-    // It must not give anything up when its client goes.
+    // The daemon is stopped, so that it gives nothing up when its client mount goes.
     a.signal(Signal::SIGSTOP);
     cluster.unmount("one");
     a.kill();
@@ -104,7 +104,7 @@ fn a_dead_node_holds_nothing_for_ever() {
     b.finish();
 }
 
-fn a_killed_daemon_holds_nothing(a: &mut Bay, b: &Bay) {
+fn a_killed_daemon_holds_nothing(a: &mut TestMount, b: &TestMount) {
     let holder = open_rw(a.path("k"));
     lock(&holder, How::Flock).expect("lock");
     let waiter = Worker::start(&b.path("k"), How::Posix, (0, 0));

@@ -1,11 +1,11 @@
-//! The reference model against the mount: at least 20,000 random operations of four processes
-//! per policy, with the drain at full speed.
+//! Compares the mount with the reference model: four processes make at least 20,000 random operations per policy,
+//! with the drain at full speed.
 //!
-//! Checks S1 (all of S1.1 to S1.6, S1.8 to S1.10, S1.12, S1.14, S1.17), S4, S4.3 and S6.3.
-//! `FOREBAY_SEED` replays a run, `FOREBAY_OPS` sets the number of operations.
+//! Checks S1 (all of S1.1 to S1.6, S1.8 to S1.10, S1.12, S1.14, S1.17), S4, S4.3 and S6.3. `FOREBAY_SEED` replays a
+//! run, `FOREBAY_OPS` sets the number of operations.
 
-use forebay_tests::bay::{Bay, Drain};
 use forebay_tests::model::manifest::Manifest;
+use forebay_tests::test_mount::{Drain, TestMount};
 use forebay_tests::{prereq, rng, sys};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,25 +16,25 @@ use std::time::Duration;
 const WORKERS: u64 = 4;
 const ROUNDS: u64 = 6;
 
-/// S1, S4 with `drain = immediate`.
+/// Checks S1 and S4 with `drain = immediate`.
 #[test]
 fn agrees_while_draining_at_once() {
     run(Drain::Immediate, 0);
 }
 
-/// S1, S4 on the way through subfiles.
+/// Checks S1 and S4 on the way through subfiles.
 #[test]
 fn agrees_while_subfiling() {
     run(Drain::Immediate, 3);
 }
 
-/// S1, S4 with `drain = on-close`.
+/// Checks S1 and S4 with `drain = on-close`.
 #[test]
 fn agrees_while_draining_on_close() {
     run(Drain::OnClose, 0);
 }
 
-/// S1, S4 with `drain = never`: everything stays in the log until the end.
+/// Checks S1 and S4 with `drain = never`: everything stays in the log until the end.
 #[test]
 fn agrees_without_drain() {
     run(Drain::Never, 0);
@@ -43,58 +43,58 @@ fn agrees_without_drain() {
 fn run(drain: Drain, osts: usize) {
     let seed = rng::seed(&format!("model, drain {}, {osts} OSTs", drain.key()));
     let operations = rng::count("FOREBAY_OPS", 20_000);
-    let mut bay = Bay::with_limit(drain, Duration::from_secs(900 + operations / 50));
-    bay.set("store-size", "6GiB");
+    let mut test_mount = TestMount::with_limit(drain, Duration::from_secs(900 + operations / 50));
+    test_mount.set("store-size", "6GiB");
     if osts > 0 {
-        bay.with_osts(osts);
+        test_mount.with_osts(osts);
     }
-    bay.start();
-    let side = bay.root().join("side");
+    test_mount.start();
+    let side = test_mount.root().join("side");
     std::fs::create_dir(&side).expect("make the side directory");
 
-    let manifests = drive(bay.mnt(), &side, seed, operations);
+    let manifests = drive(test_mount.mnt(), &side, seed, operations);
     let done: u64 = manifests.iter().map(|m| m.operations).sum();
     assert!(done >= operations, "{done} operations were done");
     let seen: Vec<BTreeMap<String, i64>> = manifests
         .iter()
-        .map(|manifest| manifest.verify("mount", bay.mnt()))
+        .map(|manifest| manifest.verify("mount", test_mount.mnt()))
         .collect();
     let shared = ["shared0", "shared1"];
     let times = shared.map(|name| {
-        let meta = std::fs::metadata(bay.path(name)).expect("stat a shared file");
+        let meta = std::fs::metadata(test_mount.path(name)).expect("stat a shared file");
         sys::mtime(&meta)
     });
 
-    bay.drain();
+    test_mount.drain();
     assert_eq!(
-        bay.status().undrained(),
+        test_mount.status().undrained(),
         0,
         "undrained bytes after the drain"
     );
-    bay.umount();
+    test_mount.umount();
     for (manifest, seen) in manifests.iter().zip(&seen) {
-        let canonical = manifest.verify("backing", bay.backing());
+        let canonical = manifest.verify("backing", test_mount.backing());
         assert_eq!(
             &canonical, seen,
             "mtimes in the backing against the mount's"
         );
     }
     for (name, time) in shared.iter().zip(times) {
-        let want = forebay_tests::bay::get(side.join(name));
-        let got = forebay_tests::bay::get(bay.canonical(name));
-        forebay_tests::bay::assert_same(&format!("{name} in the backing"), &got, &want);
-        let meta = std::fs::metadata(bay.canonical(name)).expect("stat a canonical file");
+        let want = forebay_tests::test_mount::get(side.join(name));
+        let got = forebay_tests::test_mount::get(test_mount.canonical(name));
+        forebay_tests::test_mount::assert_same(&format!("{name} in the backing"), &got, &want);
+        let meta = std::fs::metadata(test_mount.canonical(name)).expect("stat a canonical file");
         assert_eq!(sys::mtime(&meta), time, "mtime of {name} in the backing");
     }
-    assert!(bay.subfiles().is_empty(), "subfiles are left");
+    assert!(test_mount.subfiles().is_empty(), "subfiles are left");
     println!(
         "model, drain {}, {osts} OSTs: {done} operations agree",
         drain.key()
     );
-    bay.finish();
+    test_mount.finish();
 }
 
-/// Lets the workers loose below `mount` and returns what they say should be there now.
+/// Runs the workers below `mount`, and returns what each of them says should be there now.
 fn drive(mount: &Path, side: &Path, seed: u64, operations: u64) -> Vec<Manifest> {
     let each = operations.div_ceil(WORKERS);
     let mut workers: Vec<Process> = (0..WORKERS)
@@ -117,7 +117,7 @@ fn drive(mount: &Path, side: &Path, seed: u64, operations: u64) -> Vec<Manifest>
         .collect()
 }
 
-/// The model itself is right: it agrees with the disk that everything else is compared with.
+/// Checks that the model itself is right: it agrees with the disk, with which everything else is compared.
 #[test]
 fn agrees_with_a_plain_directory() {
     let seed = rng::seed("model, plain directory");

@@ -1,4 +1,4 @@
-//! The MooseFS harness itself: what the tests of placement and of failing targets rest on.
+//! Tests of the MooseFS harness, on which the tests of placement and of failing targets rest.
 
 use forebay_tests::moosefs::{Copy, MooseFs, traces};
 use forebay_tests::{sys, wait_until};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// Clients come back to a target that is there again after pauses of up to some ten seconds.
+/// Clients come back to a repaired target after pauses of up to some ten seconds.
 const HEALING: Duration = Duration::from_secs(60);
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
@@ -29,7 +29,7 @@ fn timed_write(path: &Path, data: &[u8]) -> Duration {
     start.elapsed()
 }
 
-/// Not scoped: a write that hangs must not keep the cluster from being taken down.
+/// Writes on a thread that is not scoped: a write that hangs must not keep the cluster from being taken down.
 fn write_in_background(path: PathBuf, data: Vec<u8>) -> Receiver<io::Result<()>> {
     let (done, result) = channel();
     std::thread::spawn(move || {
@@ -57,7 +57,7 @@ fn a_pinned_file_is_on_its_target_only() {
     for target in 0..4 {
         let dir = cluster.pinned_dir(&mount, &format!("ost{target}"), target);
         let file = dir.join("data");
-        // More than one chunk: none of them may stray.
+        // The file has more than one chunk: none of them may be on another target.
         let data = pattern(65 * MIB, target);
         write_synced(&file, &data).expect("write a pinned file");
         let on = |chunk| Copy { chunk, target };
@@ -87,7 +87,7 @@ fn a_slowed_target_is_slower_than_its_neighbour() {
     let dirs = [0, 1].map(|target| cluster.pinned_dir(&mount, &format!("ost{target}"), target));
     let data = pattern(16 * MIB, 1);
     let timed = |target: usize, name: &str| timed_write(&dirs[target].join(name), &data);
-    // The first write to a target finds everything cold.
+    // The first write to a target finds all caches cold.
     timed(0, "warm");
     timed(1, "warm");
     cluster.slow(0, 20);
@@ -115,7 +115,7 @@ fn blocks_and_heals(breaks: impl Fn(&MooseFs), repairs: impl Fn(&MooseFs)) {
     breaks(&cluster);
     let file = dirs[0].join("during");
     let write = write_in_background(file.clone(), data.clone());
-    // Many times as long as the write would take.
+    // These writes take many times as long as that write would take.
     for n in 0..8 {
         let neighbour = dirs[1].join(format!("neighbour{n}"));
         write_synced(&neighbour, &data).expect("write to the neighbour");
@@ -152,7 +152,7 @@ fn a_stopped_target_blocks_and_heals() {
             c.stop_target(0);
             c.wait_lost(0);
         },
-        // From a thread that ends: the target must outlive it.
+        // The target is started on a thread that ends, because the target must outlive its thread.
         |c| std::thread::scope(|scope| scope.spawn(|| c.start_target(0)).join().expect("start")),
     );
 }
@@ -169,7 +169,7 @@ fn one_mount_per_target() {
     cluster.unmount("A");
     let result = write.recv_timeout(HEALING).expect("the write ends");
     let error = result.expect_err("its mount was taken away");
-    // A call that was on its way, or one that came too late.
+    // The call was under way, or it came too late.
     let gone = [Some(libc::ECONNABORTED), Some(libc::ENOTCONN)];
     assert!(gone.contains(&error.raw_os_error()), "{error}");
     assert!(!sys::is_mounted(&mounts[0]) && sys::is_mounted(&mounts[1]));
@@ -178,7 +178,7 @@ fn one_mount_per_target() {
 #[test]
 fn nothing_is_left_behind() {
     let mut of = (String::new(), PathBuf::new());
-    // Everything that makes taking down hard at once, and a test that fails.
+    // The cluster has everything at once that makes taking it down hard, and the test fails.
     let failed = catch_unwind(AssertUnwindSafe(|| {
         let cluster = MooseFs::start_on(&[Some(1 << 30); 2]);
         of = (cluster.tag().to_owned(), cluster.root().to_owned());
@@ -189,7 +189,7 @@ fn nothing_is_left_behind() {
         let write = write_in_background(dir.join("file"), pattern(MIB, 3));
         let found = traces(cluster.tag(), cluster.root());
         assert!(still_waits(&write));
-        // A master and its helper, two targets, two mounts, two disks, three namespaces, a directory.
+        // There are a master and its helper, two targets, two mounts, two disks, three namespaces and a directory.
         assert!(found.len() >= 12, "the search is blind: {found:?}");
         drop((held, cluster));
         let ended = write.recv_timeout(HEALING).expect("the blocked write ends");

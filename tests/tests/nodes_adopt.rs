@@ -1,15 +1,15 @@
-//! `forebay drain --adopt`: what dead nodes have published is drained from a machine that mounts nothing.
+//! `forebay drain --adopt` drains the data that dead nodes have published, from a machine that mounts nothing.
 //!
-//! It keeps S2.3 ("other nodes read it even if this one never comes back") where no other node is left,
-//! S4 (the canonical file is the file), S2.7 (who comes back publishes nothing again over newer bytes)
-//! and S6 (nothing goes before what replaces it is there). What only a store has is said, not lost (S2.2,
-//! S5.5). Users are in `nodes_adopt_users.rs`.
+//! It keeps S2.3 (other nodes read the data even if its node never comes back) where no other node is left, S4 (the
+//! canonical file is the file), S2.7 (a node that comes back publishes nothing again over newer bytes) and S6
+//! (nothing is freed before what replaces it is there). Data that only a store has is reported, not lost (S2.2,
+//! S5.5). Tests with users are in `nodes_adopt_users.rs`.
 
 mod nodes_adopt_rig;
 mod nodes_pair;
 
-use forebay_tests::bay::{Drain, assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{DENIED, OK, STILL_DIRTY, USAGE, assert_refused, code};
+use forebay_tests::test_mount::{Drain, assert_same, get, open_rw, put, text};
 use forebay_tests::users::{ALICE, as_user};
 use forebay_tests::wait::{LONG, wait_until};
 use forebay_tests::{prereq, sys};
@@ -22,8 +22,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-/// Two nodes published and are dead for good; nobody is left. All of it is drained, the newer over the
-/// older; and a node that comes back after others have changed the files undoes nothing.
+/// Two nodes have published and are dead for good; no node is left. All their data is drained, the newer over the
+/// older; and a node that comes back after other nodes have changed the files undoes nothing.
 #[test]
 fn all_that_dead_nodes_had_published_is_drained() {
     let shared = Shared::plain();
@@ -81,7 +81,7 @@ fn all_that_dead_nodes_had_published_is_drained() {
     assert_eq!(shared.names('p'), Vec::<String>::new(), "no plan is left");
     assert_eq!(shared.nodes(), ["a", "b"], "who adopted leaves no record");
 
-    // Again: there is nothing to do, and it says so.
+    // A second run has nothing to do, and succeeds.
     let out = adopt(&login, &shared, &["--json"]);
     assert_eq!(code(&out), OK, "{}", text(&out));
     assert_same("both, again", &canonical("both"), &both);
@@ -92,7 +92,7 @@ fn all_that_dead_nodes_had_published_is_drained() {
     write_at(&b, "both", 7, &newer);
     overlay(&mut both, 7, &newer);
     b.drain();
-    // Nobody has anything of it: a program without the overlay may write, too.
+    // No node has anything of the file: a program without the overlay may write it, too.
     let newest = data(8, 100);
     let below = open_rw(shared.canonical("large"));
     sys::write_all_at(&below, &newest, 1000).expect("write past the overlay");
@@ -115,8 +115,8 @@ fn all_that_dead_nodes_had_published_is_drained() {
     a.finish();
 }
 
-/// A store that was killed between its layout and its own record of it: only its layout can tell it that
-/// its bytes are published, so adoption leaves that, and they do not come over newer ones.
+/// A store was killed after its batch was in the layout and before it had recorded that. Only the layout can tell
+/// the store that its bytes are published, so adoption leaves the layout, and the bytes do not come over newer ones.
 #[test]
 fn a_store_that_has_not_heard_of_its_publication_comes_back() {
     let shared = Shared::plain();
@@ -136,7 +136,7 @@ fn a_store_that_has_not_heard_of_its_publication_comes_back() {
         .status();
     assert!(copied.expect("start cp").success(), "copy the store");
     a.start();
-    // Who reads makes it publish.
+    // Reading on the other node makes this node publish.
     assert_same("large, on b", &read_on(&b, "large"), &large);
     assert_same("small, on b", &read_on(&b, "small"), &small);
     let id = shared.id_of("a");
@@ -171,15 +171,15 @@ fn a_store_that_has_not_heard_of_its_publication_comes_back() {
     b.finish();
 }
 
-/// What a dead node had closed and not published is only in its store: it is listed, with the node,
-/// and the exit code says so. `forebay recover` there brings it, and then nothing is missing.
+/// Data that a dead node had closed and not published is only in its store: it is listed, with the node, and the
+/// exit code says so. `forebay recover` on that store drains it, and then nothing is missing.
 #[test]
 fn what_only_a_store_has_is_listed() {
     let shared = Shared::plain();
     let mut a = shared.mortal("gone", Drain::Never);
     expects_deaths(&mut a);
     a.start();
-    // One that is being appended to, one of which nothing is published, and one of which something is.
+    // One file is being appended to, of one nothing is published, and of one a part is.
     let appender = OpenOptions::new()
         .append(true)
         .create(true)
@@ -213,7 +213,7 @@ fn what_only_a_store_has_is_listed() {
         let of_it = of_it.unwrap_or_else(|| panic!("{name} is not listed: {report:#}"));
         assert_eq!(of_it["node"], "gone");
     }
-    // A layout leads to its file; where there is none, people get the inode's number.
+    // A layout leads to its file; for a file without a layout the report has the inode's number.
     assert!(
         held.iter().any(|held| held["file"] == "synced"),
         "{report:#}"
@@ -255,7 +255,7 @@ fn what_only_a_store_has_is_listed() {
     assert_eq!(shared.names('i'), Vec::<String>::new());
 }
 
-/// Beside a node that lives: it does not count as dead, what it alone has stays its own business, and it
+/// Adoption beside a node that lives: that node does not count as dead, data that it alone has stays with it, and it
 /// goes on with a file that it had open all the time.
 #[test]
 fn beside_a_node_that_lives() {
@@ -271,7 +271,7 @@ fn beside_a_node_that_lives() {
     let own = data(33, 2 * MIB);
     put(b.path("own"), &own);
     let mut open = data(34, MIB);
-    // No process may be started while it is open: that would close a copy of it, which publishes.
+    // No process may be started while the file is open: that would close a copy of its descriptor, which publishes.
     a.kill();
     let login = login();
     let mut adopting = adopter(&login, &shared);
@@ -311,8 +311,8 @@ fn beside_a_node_that_lives() {
     b.finish();
 }
 
-/// Killed in the middle of a round it leaves a plan, domains and a term that ends with its lease: the next one
-/// goes on, and all is right.
+/// If the command is killed in the middle of a round, it leaves a plan, domains and a term that ends with its lease.
+/// The next run goes on from there, and all is right.
 #[test]
 fn killed_in_the_middle_and_run_again() {
     let builder = Sim::builder().osts(4).bandwidth("500M").stripe("1M", 4);
@@ -327,7 +327,7 @@ fn killed_in_the_middle_and_run_again() {
         shared.sim().set_all(change).expect("change the OSTs");
     };
     let login = login();
-    // It takes seconds to read the first stripe, and to write it.
+    // At this speed it takes seconds to read the first stripe, and to write it.
     speed("512K");
     let mut first = adopter(&login, &shared);
     let canonical = shared.canonical("f");
@@ -359,7 +359,8 @@ fn killed_in_the_middle_and_run_again() {
     assert_same("in the end", &get(&canonical), &want);
 }
 
-/// A backing that nobody ever mounted, and paths that are none: one clear sentence each.
+/// A backing that no node ever mounted, and paths that are no backing: the command prints one clear sentence for
+/// each.
 #[test]
 fn nothing_to_adopt() {
     prereq::mounting();
@@ -377,8 +378,8 @@ fn nothing_to_adopt() {
     let names: Vec<String> = list(&shared.backing()).iter().map(|p| name_of(p)).collect();
     assert_eq!(names, ["plain"], "it made nothing");
 
-    // Who may not look is told so; the backing of the test is open to all.
-    let hidden = shared.commons();
+    // A user who may not look is told so. (The backing of the test is open to all.)
+    let hidden = shared.shared_dir();
     fs::create_dir(&hidden).expect("mkdir");
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o700)).expect("chmod");
     let out = as_user(ALICE, &[], || adopt(&login, &shared, &[]));

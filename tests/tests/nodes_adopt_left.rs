@@ -1,12 +1,12 @@
-//! What `forebay drain --adopt` leaves alone because it cannot know enough: bytes that only a store knows of
-//! (S6: nothing goes before what replaces it is there), and nodes of which nothing certain is known (S8.12).
+//! Cases that `forebay drain --adopt` leaves alone because it cannot know enough: bytes that only a store knows of
+//! (S6: nothing is freed before what replaces it is there), and nodes of which nothing certain is known (S8.12).
 
 mod nodes_adopt_rig;
 mod nodes_pair;
 
-use forebay_tests::bay::{assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{FAILED, OK, code};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{assert_same, get, open_rw, put, text};
 use forebay_tests::wait::LONG;
 use nix::sys::signal::Signal;
 use nodes_adopt_rig::*;
@@ -17,8 +17,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-/// A subfile of a dead node may have bytes that its store has moved there and not published: the store has
-/// no other copy of them. Only what is published to the last byte goes.
+/// A subfile of a dead node may have bytes that its store has moved there and not published: the store has no other
+/// copy of them. A subfile is removed only if it is published to the last byte.
 #[test]
 fn a_subfile_that_has_more_than_was_published_stays() {
     let shared = Shared::plain();
@@ -58,8 +58,8 @@ fn chmod(dir: &Path, mode: u32) {
     fs::set_permissions(dir, fs::Permissions::from_mode(mode)).expect("chmod");
 }
 
-/// Writes `first`, and `more` behind it while that is published: gives the file, with `more` in the log of a life that
-/// has a subfile. Starts no process.
+/// Writes `first`, and `more` behind it while `first` is being published. Returns the file; `more` is then in the
+/// log of a dirty period that has a subfile. Starts no process.
 fn write_during_a_publication(shared: &Shared, path: &Path, first: &[u8], more: &[u8]) -> File {
     let file = open_rw(path);
     sys::write_all_at(&file, first, 0).expect("write");
@@ -69,10 +69,10 @@ fn write_during_a_publication(shared: &Shared, path: &Path, first: &[u8], more: 
     };
     slow("500ms");
     std::thread::scope(|scope| {
-        // Not fsync: the kernel lets nobody write meanwhile.
+        // This is not fsync: the kernel lets no process write during that.
         let other = open_rw(path);
         let closed = scope.spawn(|| sys::close(other));
-        // What the batch has is settled when its layout has a name; now it is being written.
+        // The content of the batch is settled once its layout has a name. Now the layout is being written.
         until("it is being published", || shared.names('l').len() == 1);
         sys::write_all_at(&file, more, first.len() as u64).expect("write");
         assert!(
@@ -85,8 +85,9 @@ fn write_during_a_publication(shared: &Shared, path: &Path, first: &[u8], more: 
     file
 }
 
-/// The same as it comes about: one publication ended while somebody wrote on, so that the life and its subfile stayed;
-/// the next had moved its bytes there and could not tell anybody; then the node died.
+/// The same as it comes about in practice: one publication ended while a program went on writing, so that the dirty
+/// period and its subfile stayed; the next publication had moved its bytes there and could not tell any other node;
+/// then the node died.
 #[test]
 fn what_was_moved_and_not_published_is_not_lost() {
     let builder = Sim::builder().osts(4).bandwidth("500M").stripe("1M", 4);
@@ -106,14 +107,14 @@ fn what_was_moved_and_not_published_is_not_lost() {
             sys::own_descriptors().expect("unshare");
             let file = write_during_a_publication(shared, &path, first, second);
             let other = open_rw(&path);
-            // A directory that others may change is none to publish in.
+            // A node does not publish in a directory that other users may change.
             chmod(&shared.file_dir(), 0o777);
             tell.send(sys::close(other)).expect("tell");
-            // Open until its node is dead.
+            // The file stays open until its node is dead.
             going.recv().unwrap_or_default();
             drop(file);
         });
-        // Also if something fails here.
+        // `go_on` is moved here, so that it is dropped also if something fails below.
         let go_on = go_on;
         let closed = told.recv_timeout(LONG).expect("it came to its close");
         closed.expect_err("nobody could be told of the rest");
@@ -140,8 +141,8 @@ fn what_was_moved_and_not_published_is_not_lost() {
     a.finish();
 }
 
-/// A node that only slept for longer than its lease: what it had published is drained without it, and it goes on
-/// with the same file when it wakes. Nothing of either is lost.
+/// A node only slept for longer than its lease: what it had published is drained without it, and it goes on with the
+/// same file when it wakes. Nothing of either is lost.
 #[test]
 fn a_node_that_was_asleep_goes_on() {
     let shared = Shared::plain();
@@ -161,7 +162,7 @@ fn a_node_that_was_asleep_goes_on() {
     write_at(&a, "f", MIB / 2, &newer);
     overlay(&mut want, MIB / 2, &newer);
     assert_same("what it wrote", &read_on(&a, "f"), &want);
-    // Killed, so that only what others can find counts.
+    // The node is killed, so that only what other nodes can find counts.
     a.kill();
     a.start();
     assert_same("started again", &read_on(&a, "f"), &want);
@@ -170,8 +171,9 @@ fn a_node_that_was_asleep_goes_on() {
     a.finish();
 }
 
-/// A dead node without a record (somebody removed it, as a damaged one asks for): what it had published is
-/// drained all the same. One with a damaged record is not guessed about, and that is said.
+/// A dead node has no record (an administrator removed it, as the message about a damaged record asks for): what it
+/// had published is drained all the same. Nothing is guessed about a node with a damaged record, and the report says
+/// so.
 #[test]
 fn nodes_without_a_record_and_with_a_damaged_one() {
     let shared = Shared::plain();
@@ -181,7 +183,7 @@ fn nodes_without_a_record_and_with_a_damaged_one() {
     let (first, second) = (data(61, MIB), data(62, 2000));
     put(a.path("first"), &first);
     put(b.path("second"), &second);
-    let record = |id: &str| shared.commons().join("nodes").join(id);
+    let record = |id: &str| shared.shared_dir().join("nodes").join(id);
     let (id_a, id_b) = (shared.id_of("a"), shared.id_of("b"));
     a.kill();
     b.kill();

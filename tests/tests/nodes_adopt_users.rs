@@ -1,15 +1,15 @@
-//! Users' files that somebody else drains: `forebay drain --adopt` as root, and rounds of other nodes' daemons.
+//! Users' files that another process drains: `forebay drain --adopt` as root, and rounds of other nodes' daemons.
 //!
-//! S8.9 ("the drain acts as the owner of the file, never as root"), S4.3 and S8.4 (mode, owner and time stay as
-//! the overlay showed them), and S8: forged files in the shared directory lead to nobody else's data.
+//! Checks S8.9 (the drain acts as the owner of the file, never as root), S4.3 and S8.4 (mode, owner and time stay as
+//! the overlay showed them), and S8: forged files in the shared directory lead to no other user's data.
 
 mod nodes_adopt_rig;
 mod nodes_forge;
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, assert_same, get, put, text};
 use forebay_tests::cli::{FAILED, OK, code};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{TestMount, assert_same, get, put, text};
 use forebay_tests::users::{ALICE, BOB, TEAM, as_user};
 use nodes_adopt_rig::*;
 use nodes_forge::{SECRET, Scene, head, in_subfile, inline, subfile};
@@ -31,13 +31,13 @@ fn shape(path: &Path) -> Shape {
     (meta.uid(), meta.gid(), mode, sys::mtime(&meta))
 }
 
-/// Alice's files, written through a node, each with what the node shows of it.
+/// Alice's files, written through a node, each with the attributes that the node shows.
 struct Files {
     all: Vec<(&'static str, Vec<u8>, Shape)>,
 }
 
 impl Files {
-    fn make(node: &Bay) -> Files {
+    fn make(node: &TestMount) -> Files {
         fs::create_dir(node.path("closed")).expect("mkdir");
         chmod(&node.path("closed"), 0o777);
         let of_alice = |name: &str, bytes: &[u8]| {
@@ -63,7 +63,7 @@ impl Files {
         chmod(&node.path("plain"), 0o640);
         chown(node.path("team"), Some(ALICE), Some(TEAM)).expect("chown");
         chmod(&node.path("team"), 0o660);
-        // Bits that were set after the last write are meant; those from before it fell with it.
+        // Bits that were set after the last write are intended and stay; those from before it fell with it.
         chmod(&node.path("program"), 0o6755);
         chmod(&node.path("stripped"), 0o6777);
         let path = node.path("stripped");
@@ -72,7 +72,7 @@ impl Files {
             sys::write_all_at(&file, b"bob was here", 0).expect("write");
             sys::close(file).expect("close");
         });
-        // Nobody may open it for writing any more, and its directory is closed to its owner.
+        // The owner may not open `readonly` for writing any more, and cannot reach into `closed`.
         chmod(&node.path("readonly"), 0o400);
         chmod(&node.path("closed"), 0o700);
         let mut files = Files { all: Vec::new() };
@@ -106,7 +106,7 @@ impl Files {
     }
 }
 
-/// Adopted by root, every file is still its owner's, as it was shown.
+/// After adoption by root every file still has its owner, mode and time, as the node showed them.
 #[test]
 fn adopted_files_keep_owner_mode_and_time() {
     let shared = Shared::plain();
@@ -120,7 +120,8 @@ fn adopted_files_keep_owner_mode_and_time() {
     files.check(&shared);
 }
 
-/// The same of a round that another node's daemon does all of: the one that wrote them is dead.
+/// The same for a round in which another node's daemon does everything, because the node that wrote the files is
+/// dead.
 #[test]
 fn files_that_another_node_drains_keep_owner_mode_and_time() {
     let shared = Shared::plain();
@@ -138,8 +139,8 @@ fn files_that_another_node_drains_keep_owner_mode_and_time() {
     b.finish();
 }
 
-/// Bytes are written as the owner: what a file system keeps for root is not for Alice's data, whoever drains
-/// it. That is said, nothing is lost, and with room it comes.
+/// Bytes are written as the owner: space that a file system reserves for root is not used for Alice's data,
+/// whichever process drains it. The failure is reported, nothing is lost, and with room the data is drained.
 #[test]
 fn bytes_are_written_as_the_owner() {
     let shared = Shared::with_reserve(64 * MIB as u64, 40);
@@ -167,7 +168,7 @@ fn bytes_are_written_as_the_owner() {
     assert_eq!(shape(&shared.canonical("f")).0, ALICE);
 }
 
-/// The same of a round of daemons: what one node has published, another one drains.
+/// The same for a round of daemons: one node drains what another one has published.
 #[test]
 fn bytes_of_a_round_are_written_as_the_owner() {
     let shared = Shared::with_reserve(64 * MIB as u64, 40);
@@ -196,8 +197,8 @@ fn bytes_of_a_round_are_written_as_the_owner() {
     a.finish();
 }
 
-/// A layout of Alice's file that says its bytes are in a file of Bob's: it is refused and reported, and neither
-/// is touched. What it names stays, too.
+/// A forged layout of Alice's file says that its bytes are in a file of Bob's: it is refused and reported, and
+/// neither file is touched. The file that it names stays, too.
 #[test]
 fn a_forged_layout_does_not_lead_to_another_users_bytes() {
     let mut scene = Scene::new();
@@ -222,7 +223,7 @@ fn a_forged_layout_does_not_lead_to_another_users_bytes() {
     );
     assert_eq!(get(&bobs), SECRET, "Bob's bytes");
 
-    // Without it everything is as it should be.
+    // Without the forgery everything is as it should be.
     fs::remove_file(scene.layout_path()).expect("remove");
     fs::remove_file(&bobs).expect("remove");
     let out = adopt(&scene.a, &scene.shared, &["--json"]);
@@ -235,7 +236,8 @@ fn a_forged_layout_does_not_lead_to_another_users_bytes() {
     assert_eq!(shape(&scene.shared.canonical("alices")).0, ALICE);
 }
 
-/// A layout with a handle of Bob's file, in the place of one of Alice's: not followed, and reported.
+/// A forged layout in the place of one of Alice's has a handle of Bob's file: the handle is not followed, and the
+/// layout is reported.
 #[test]
 fn a_forged_handle_does_not_lead_to_another_users_file() {
     let mut scene = Scene::new();

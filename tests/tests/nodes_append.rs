@@ -1,12 +1,12 @@
 //! Appends of several nodes: in turns, at the same time, and in every way that programs have.
 //!
-//! S2.15 "An append goes behind everything that was announced or published before, wherever it was
-//! written; appends of several nodes at the same time do not overlap".
+//! S2.15: an append goes behind everything that was announced or published before it, on whatever node; appends of
+//! several nodes at the same time do not overlap.
 
-use forebay_tests::bay::{Drain, assert_same, get, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::locks::{How, unlock, wait_for_lock};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, assert_same, get, put};
 use forebay_tests::wait::{LONG, wait_until};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -33,14 +33,14 @@ fn append(path: &Path) -> File {
     opened.expect("open to append")
 }
 
-/// As the shell does it for `>>`.
+/// Appends a line as the shell does for `>>`.
 fn append_line(path: &Path, line: &str) {
     let mut file = append(path);
     file.write_all(line.as_bytes()).expect("append");
     sys::close(file).expect("close");
 }
 
-/// S2.1, S2.15 with the settings a user gets: names and attributes stay in the kernel for a while.
+/// S2.1, S2.15 with the default settings: names and attributes stay in the kernel for a while.
 #[test]
 fn nodes_that_take_turns_lose_no_line() {
     let cluster = nodes(2, &[]);
@@ -60,14 +60,14 @@ fn nodes_that_take_turns_lose_no_line() {
     cluster.finish();
 }
 
-/// S2.5, S2.15: what another node has cut off is no part of the file that is appended to.
+/// S2.5, S2.15: an append does not go behind bytes that another node has cut off.
 #[test]
 fn an_append_comes_behind_a_cut_of_another_node() {
     let cluster = nodes(3, &[]);
-    let [a, b, c] = [0, 1, 2].map(|n| cluster.bay(n).path("f"));
+    let [a, b, c] = [0, 1, 2].map(|n| cluster.mount(n).path("f"));
     for path in [&a, &b, &c] {
-        // The kernel of each node has the name and a size.
-        std::fs::metadata(cluster.bay(0).mnt()).expect("stat");
+        // The kernel of each node has the name and a size now.
+        std::fs::metadata(cluster.mount(0).mnt()).expect("stat");
         put(&a, vec![7; 100_000]);
         assert_eq!(get(path).len(), 100_000);
     }
@@ -116,7 +116,8 @@ impl Way {
     }
 }
 
-/// S2.15 right after an open, for each way to append. The position is behind the bytes, and the end too.
+/// S2.15: right after an open each way to append finds the end. The file position is behind the bytes, and the end
+/// too.
 #[test]
 fn every_way_to_append_finds_the_end_after_an_open() {
     let cluster = nodes(2, &[]);
@@ -145,7 +146,8 @@ fn every_way_to_append_finds_the_end_after_an_open() {
     cluster.finish();
 }
 
-/// S2.15, S3.6 through handles that stay open, under each kind of lock and after fsync.
+/// S2.15, S3.6: through handles that stay open each way to append finds the end, under each kind of lock and after
+/// fsync.
 #[test]
 fn every_way_to_append_finds_the_end_under_a_lock() {
     let cluster = nodes(2, &[]);
@@ -177,25 +179,25 @@ fn every_way_to_append_finds_the_end_under_a_lock() {
     cluster.finish();
 }
 
-/// S2.15 "at the same time": every line is there once and whole, whatever nodes do with the store.
+/// S2.15 for appends at the same time: every line is there once and whole, whatever the nodes do with their stores.
 #[test]
 fn appends_at_the_same_time_are_all_there() {
     at_the_same_time(&[]);
 }
 
-/// S2.15 with `close = publish`, and files that are opened for each line.
+/// S2.15 with `close = publish`, and with files that are opened for each line.
 #[test]
 fn appends_at_the_same_time_with_publishing_closes() {
     at_the_same_time(&[("close", "publish")]);
 }
 
-/// S2.15, S2.9.
+/// S2.15 and S2.9: appends to coherent files.
 #[test]
 fn appends_at_the_same_time_of_coherent_files() {
     at_the_same_time(&[("absorb", "coherent")]);
 }
 
-/// S2.15 past the store.
+/// S2.15 for appends that are written through.
 #[test]
 fn appends_at_the_same_time_that_are_not_absorbed() {
     at_the_same_time(&[("absorb", "off")]);
@@ -214,7 +216,7 @@ fn at_the_same_time(settings: &[(&str, &str)]) {
                 barrier.wait();
                 let mut file = append(path);
                 for line in 0..LINES {
-                    // One of them takes several requests.
+                    // One of the lines takes several requests.
                     let long = if line == LINES / 2 {
                         2_500_000
                     } else {
@@ -222,7 +224,7 @@ fn at_the_same_time(settings: &[(&str, &str)]) {
                     };
                     let text = format!("{node} {line} {}\n", "x".repeat(long));
                     match line % 8 {
-                        // A `>>` beside it.
+                        // A `>>` runs beside the open handle.
                         3 => append_line(path, &text),
                         _ => file.write_all(text.as_bytes()).expect("append"),
                     }
@@ -260,12 +262,12 @@ fn at_the_same_time(settings: &[(&str, &str)]) {
     cluster.finish();
 }
 
-/// S1.9, S2.15: a mapping's pages go where they belong, also through a handle that appends, and a removed
-/// file is appended to like any other.
+/// S1.9, S2.15: pages of a mapping go where they belong, also through a handle that appends, and a removed file is
+/// appended to like any other.
 #[test]
 fn appends_beside_other_uses_of_the_handle() {
     let cluster = nodes(2, &[]);
-    let path = cluster.bay(0).path("f");
+    let path = cluster.mount(0).path("f");
     put(&path, vec![1; 8192]);
     let mut file = OpenOptions::new()
         .read(true)
@@ -290,25 +292,25 @@ fn appends_beside_other_uses_of_the_handle() {
     cluster.finish();
 }
 
-/// S2.15 "An append that was acknowledged is not written over by another one, also if its daemon is killed".
+/// S2.15: an acknowledged append is not written over by another one, also if its daemon is killed.
 #[test]
 fn appends_of_a_killed_node_are_waited_for() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
     cluster.set("visibility-timeout", "1s");
     cluster.allow_log("did not let this one append");
     cluster.start();
-    let [a, b] = [0, 1].map(|n| cluster.bay(n).path("log"));
+    let [a, b] = [0, 1].map(|n| cluster.mount(n).path("log"));
     append_line(&a, "begin\n");
     assert_same("published", &get(&b), b"begin\n");
     let mut held = append(&a);
     held.write_all(b"acknowledged\n").expect("append");
-    cluster.bay_mut(0).kill();
+    cluster.mount_mut(0).kill();
     drop(held);
     let mut file = append(&b);
     let refused = sys::errno(file.write_all(b"lost?\n"), "append behind a killed node");
     assert_eq!(refused, libc::ETIMEDOUT);
     assert_same("readers go on", &get(&b), b"begin\n");
-    cluster.bay_mut(0).start();
+    cluster.mount_mut(0).start();
     file.write_all(b"end\n").expect("append when it is back");
     sys::close(file).expect("close");
     for path in [&a, &b] {
@@ -317,8 +319,8 @@ fn appends_of_a_killed_node_are_waited_for() {
     cluster.finish();
 }
 
-/// S2.15 while programs have had the file open for reading since it was drained (`tail -f`): the kernel then
-/// reads the canonical file by itself, and appends take turns all the same, also through handles that stay open.
+/// S2.15 while programs have had the file open for reading since it was drained (`tail -f`): the kernel then reads
+/// the canonical file by itself. Appends take turns all the same, also through handles that stay open.
 #[test]
 fn appends_beside_readers_of_a_drained_file() {
     let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
@@ -359,7 +361,7 @@ fn appends_beside_readers_of_a_drained_file() {
     cluster.finish();
 }
 
-/// S2.15 `RWF_APPEND` after a lock, also while the kernel reads the drained file by itself.
+/// S2.15 for `RWF_APPEND` after a lock, also while the kernel reads the drained file by itself.
 #[test]
 fn an_append_of_one_write_finds_the_end_beside_readers() {
     let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
@@ -385,12 +387,12 @@ fn an_append_of_one_write_finds_the_end_beside_readers() {
     cluster.finish();
 }
 
-/// S2.15 "A node that appends requests of full length without a pause lets other nodes append": only one that was
+/// S2.15: a node that appends requests of full length without a pause lets other nodes append. Only a node that was
 /// killed keeps them out until ETIMEDOUT.
 #[test]
 fn long_appends_let_other_nodes_append() {
     const REQUEST: usize = 1 << 20;
-    // The file is not to outgrow the test's disk.
+    // The pace keeps the file from outgrowing the test's disk.
     const PACE: Duration = Duration::from_millis(20);
     let cluster = nodes(2, &[("visibility-timeout", "4s")]);
     let paths = cluster.paths("log");
@@ -398,7 +400,7 @@ fn long_appends_let_other_nodes_append() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut log = append(&paths[0]);
-            // From a page on, as `dd` writes: else a request is not of full length.
+            // The data starts at a page boundary, as with `dd`: otherwise a request is not of full length.
             let space = vec![b'a'; REQUEST + 4096];
             let from = space.as_ptr().align_offset(4096);
             while !ended.load(Ordering::Acquire) {
@@ -427,8 +429,8 @@ fn long_appends_let_other_nodes_append() {
     cluster.finish();
 }
 
-/// S2.15, for a handle that stays open and goes on appending while another node cuts the file, or writes past its
-/// end, without appending.
+/// S2.15 for a handle that stays open and goes on appending while another node, without appending, cuts the file or
+/// writes past its end.
 #[test]
 fn an_open_appender_goes_behind_what_others_publish() {
     let cluster = nodes(2, &[]);
@@ -439,12 +441,12 @@ fn an_open_appender_goes_behind_what_others_publish() {
         let line = format!("line {round}\n");
         log.write_all(line.as_bytes()).expect("append");
         want.extend(line.as_bytes());
-        // No sync point of the handle: the drain publishes what was appended.
+        // This is no sync point of the handle: the drain publishes what was appended.
         wait_until("it is drained", LONG, || {
             (get(cluster.canonical("log")) == want).then_some(())
         });
         if round % 2 == 0 {
-            // As logrotate does with copytruncate.
+            // This is what logrotate does with copytruncate.
             let cut = File::create(&paths[1]).expect("cut");
             sys::close(cut).expect("close");
             want.clear();

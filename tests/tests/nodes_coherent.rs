@@ -1,8 +1,8 @@
-//! `absorb = coherent`: nodes that never close and never lock, and see each other's writes.
+//! With `absorb = coherent`, nodes that never close and never lock see each other's writes.
 
-use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, assert_same, get, open_rw, put};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,12 +16,12 @@ fn coherent(nodes: usize, drain: Drain) -> Cluster {
     cluster
 }
 
-/// S2.9: "a read returns the last write that was answered on any node before the read began".
+/// S2.9: a read returns the last write that was answered on any node before the read began.
 #[test]
 fn writes_are_seen_at_once() {
     for drain in [Drain::Never, Drain::Immediate] {
         let cluster = coherent(2, drain);
-        put(cluster.bay(0).path("f"), [0; 64]);
+        put(cluster.mount(0).path("f"), [0; 64]);
         let files: Vec<_> = cluster.paths("f").iter().map(open_rw).collect();
         for turn in 0..100u64 {
             let (writer, reader) = ((turn % 2) as usize, ((turn + 1) % 2) as usize);
@@ -39,16 +39,16 @@ fn writes_are_seen_at_once() {
     }
 }
 
-/// S2.9: "reads and writes that overlap take turns": a reader never sees half of a write, nor an older
-/// one than it or anybody before it saw.
+/// S2.9: reads and writes that overlap take turns. A reader never sees half of a write, nor an older write than one
+/// that was answered before its read, or that it has seen.
 #[test]
 fn reads_never_go_back_and_are_never_torn() {
     let cluster = coherent(3, Drain::Immediate);
-    put(cluster.bay(0).path("f"), [0; 4096]);
+    put(cluster.mount(0).path("f"), [0; 4096]);
     let answered = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let file = open_rw(cluster.bay(0).path("f"));
+            let file = open_rw(cluster.mount(0).path("f"));
             for turn in 1..=60u64 {
                 let bytes = turn.to_le_bytes().repeat(512);
                 file.write_all_at(&bytes, 0).unwrap();
@@ -58,7 +58,7 @@ fn reads_never_go_back_and_are_never_torn() {
         for node in [1, 2] {
             let (cluster, answered) = (&cluster, &answered);
             scope.spawn(move || {
-                let file = open_rw(cluster.bay(node).path("f"));
+                let file = open_rw(cluster.mount(node).path("f"));
                 let mut last = 0;
                 while last < 60 {
                     let least = answered.load(Ordering::SeqCst);
@@ -82,12 +82,12 @@ fn reads_never_go_back_and_are_never_torn() {
     cluster.finish();
 }
 
-/// S2.9: a truncation, an allocation and a hole take their turn as writes do: seen at once.
+/// S2.9: a truncation, an allocation and a hole take their turn as writes do, and are seen at once.
 #[test]
 fn sizes_and_holes_are_seen_at_once() {
     for drain in [Drain::Never, Drain::Immediate] {
         let cluster = coherent(2, drain);
-        put(cluster.bay(0).path("f"), [1; 10_000]);
+        put(cluster.mount(0).path("f"), [1; 10_000]);
         let files: Vec<_> = cluster.paths("f").iter().map(open_rw).collect();
         let mut want = vec![1u8; 10_000];
         for turn in 0..30u64 {

@@ -1,12 +1,12 @@
-//! What a close waits for, on a parallel file system that is slowed to a crawl.
+//! Which data a close waits for, on a parallel file system that is slowed to a crawl.
 //!
-//! The simulated file system counts every byte that reached it, so nothing here is decided by a clock:
-//! a close that has returned while the bytes cannot be there did not wait for them.
+//! The simulated file system counts every byte that reached it, so nothing here is decided by a clock: a close that
+//! has returned while the bytes cannot be there did not wait for them.
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, put};
 use forebay_tests::rng::Rng;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, put};
 use forebay_tests::wait::{in_background, in_time};
 use nodes_pair::{MIB, Shared, until};
 use pfs_sim::{Change, Sim};
@@ -15,13 +15,13 @@ use std::io::{Read, Write};
 
 const SIZE: usize = 24 * MIB;
 
-/// All OSTs together take this long for `SIZE`: far longer than a store that takes it.
+/// At this bandwidth all OSTs together take far longer for `SIZE` than a store that absorbs it.
 const CRAWL: &str = "256K";
 const FAST: &str = "500M";
 
 struct Pair {
-    writer: Bay,
-    reader: Bay,
+    writer: TestMount,
+    reader: TestMount,
     shared: Shared,
 }
 
@@ -30,13 +30,13 @@ impl Pair {
         let builder = Sim::builder().osts(4).bandwidth(FAST).stripe("1M", 4);
         let shared = Shared::simulated(builder);
         let mut writer = shared.node("writer", drain);
-        // A call may take its time on such a file system.
+        // A call may take long on such a file system.
         writer.set("close", close).set("ost-deadline", "10m");
         writer.start();
         let mut reader = shared.node("reader", Drain::Immediate);
         reader.set("ost-deadline", "10m");
         reader.start();
-        // What they wrote to join.
+        // The writes with which the nodes joined do not count.
         shared.sim().reset_counters().expect("reset the counters");
         Pair {
             writer,
@@ -59,7 +59,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // What crawls holds up whoever takes it down.
+        // At the slow speed everything that has to be taken down would wait.
         if let Err(e) = self.shared.sim().set_all(Change::default().bandwidth(FAST)) {
             eprintln!("make the OSTs fast again: {e}");
         }
@@ -70,9 +70,9 @@ fn data(seed: u64) -> Vec<u8> {
     Rng::new(seed).bytes(SIZE)
 }
 
-/// "*defer* makes an intent and stamps (two metadata calls), and the rest follows": the close returns
-/// while the bytes cannot be on the file system, and who opens the file elsewhere gets them all the
-/// same, late but right.
+/// `close = defer` makes an announcement and changes the change token (two metadata calls), and the rest follows:
+/// the close returns while the bytes cannot be on the file system, and a program that opens the file elsewhere gets
+/// them all the same, late but right.
 #[test]
 fn a_deferred_close_does_not_wait_for_the_file_system() {
     let pair = Pair::new("defer", Drain::Immediate);
@@ -94,7 +94,7 @@ fn a_deferred_close_does_not_wait_for_the_file_system() {
     until(
         "the reader asks the writer to hurry, or is answered",
         || {
-            let asked = nodes_pair::list(&pair.shared.commons().join("notes"));
+            let asked = nodes_pair::list(&pair.shared.shared_dir().join("notes"));
             let asked: usize = asked.iter().map(|dir| nodes_pair::list(dir).len()).sum();
             asked > 0 || pair.shared.written() > there
         },
@@ -109,12 +109,14 @@ fn a_deferred_close_does_not_wait_for_the_file_system() {
     assert_same("on the other node", &in_time("the reader", read), &want);
     pair.writer.drain();
     assert_same("canonical", &get(pair.shared.canonical("ckpt")), &want);
-    until("no promise is left", || pair.shared.names('i').is_empty());
+    until("no announcement is left", || {
+        pair.shared.names('i').is_empty()
+    });
     pair.finish();
 }
 
-/// A deferred close costs metadata calls only: between the open and the return of the close no OST
-/// is asked for anything.
+/// A deferred close costs metadata calls only: between the open and the return of the close there is no request to
+/// any OST.
 #[test]
 fn a_deferred_close_makes_no_data_call() {
     let pair = Pair::new("defer", Drain::Never);
@@ -129,8 +131,8 @@ fn a_deferred_close_makes_no_data_call() {
     pair.finish();
 }
 
-/// "An intent of another node that is there is waited for: a note is left for that node": which
-/// publishes, also if its own policy is to drain nothing. And what it publishes is not drained for it.
+/// An open waits for an announcement of another node and leaves a note for that node. That node then publishes, also
+/// if its own policy is to drain nothing. And what it publishes is not drained because of that.
 #[test]
 fn a_note_makes_a_node_publish_that_never_drains() {
     let pair = Pair::new("defer", Drain::Never);
@@ -146,7 +148,7 @@ fn a_note_makes_a_node_publish_that_never_drains() {
     let canonical = std::fs::metadata(pair.shared.canonical("ckpt")).expect("stat");
     assert_eq!(canonical.len(), 0, "published is not drained");
 
-    // Who opened it before gets the bytes at its next sync point: a second round of the same.
+    // A reader that opened the file before gets the bytes at its next sync point: a second round of the same.
     let mut file = File::open(pair.reader.path("ckpt")).expect("open");
     let mut more = want.clone();
     more.extend_from_slice(b"appended");
@@ -159,8 +161,8 @@ fn a_note_makes_a_node_publish_that_never_drains() {
     pair.finish();
 }
 
-/// "*publish* does this before close, fsync or unlock returns": when the close is back, the file system
-/// has taken every byte, and nobody has to wait or ask.
+/// `close = publish` publishes before the close returns: then the file system has taken every byte, and no other
+/// node has to wait or ask.
 #[test]
 fn a_publishing_close_waits() {
     let pair = Pair::new("publish", Drain::Never);
@@ -171,9 +173,13 @@ fn a_publishing_close_waits() {
         there >= SIZE as u64,
         "the close returned, and {there} of {SIZE} bytes had arrived"
     );
-    assert_eq!(pair.shared.names('i'), Vec::<String>::new(), "no promise");
+    assert_eq!(
+        pair.shared.names('i'),
+        Vec::<String>::new(),
+        "no announcement"
+    );
     assert_eq!(pair.shared.names('l').len(), 1, "published");
-    // The writer is not asked for anything: it could not answer.
+    // The writer is not asked for anything: it is stopped and could not answer.
     pair.writer.signal(nix::sys::signal::Signal::SIGSTOP);
     let path = pair.reader.path("ckpt");
     let got = in_background(move || get(path)).recv_timeout(forebay_tests::wait::LONG);
@@ -205,8 +211,8 @@ fn an_fsync_publishes_and_local_does_not() {
     }
 }
 
-/// "The same, and the next open of a file of the same base name waits too" (MPIWRAP's rule): the open
-/// of ckpt_0002 returns when ckpt_0001 is published. Other names do not wait.
+/// `close = defer-next` is the same as `defer`, and the next open of a file of the same base name waits too
+/// (MPIWRAP's rule): the open of ckpt_0002 returns when ckpt_0001 is published. Opens of other names do not wait.
 #[test]
 fn the_next_checkpoint_waits_for_the_last() {
     let pair = Pair::new("defer-next", Drain::Never);

@@ -1,27 +1,26 @@
-//! Hostile content of the shared directory: forged with right checksums, torn, flipped, and other things
-//! under familiar names.
+//! Hostile content of the shared directory: forged with right checksums, torn, flipped, and other things under
+//! familiar names.
 //!
-//! "A directory counts if it belongs to the user whom this daemon's own files belong to and nobody else
-//! may write to it; a file if it is a regular one with one name, of the same user. Anything else is an error
-//! that says which, or is listed as strange, and is left alone" (`layout_index::commons`). And of layouts:
-//! every number is checked against the bytes that are really there. So in every case here no daemon crashes
-//! or hangs, nothing outside of its directories is read or written, a job gets an error or the right
-//! bytes, and the log says what is wrong.
+//! A directory counts if it belongs to the user to whom this daemon's own files belong and no other user may write
+//! to it; a file counts if it is a regular one with one name, of the same user. Anything else is an error that says
+//! which, or is listed as strange, and is left alone (`layout_index::sharing::shared_dir`). Every number in a layout is checked
+//! against the bytes that are really there. So in every case here no daemon crashes or hangs, nothing outside of its
+//! directories is read or written, a job gets an error or the right bytes, and the log says what is wrong.
 
 mod nodes_forge;
 mod nodes_pair;
 
-use forebay_tests::bay::{get, put};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{get, put};
 use forebay_tests::users::{ALICE, BOB, as_user};
-use layout_index::layout::{Base, Covered, LayoutId, Plan};
+use layout_index::sharing::layout::{Base, Covered, LayoutId, Plan};
 use layout_index::{Epoch, FileId, NodeId, Timestamp};
 use nodes_forge::*;
 use std::fs::{self, File};
 use std::os::unix::fs::{chown, symlink};
 use std::path::Path;
 
-/// A layout that names a subfile which is not one: somebody else's file, a link, a FIFO, a device.
+/// A layout names a subfile that is none: another user's file, a link, a FIFO, a device.
 #[test]
 fn subfiles_that_are_none() {
     let scene = Scene::new();
@@ -83,7 +82,7 @@ fn subfiles_that_are_none() {
     scene.finish();
 }
 
-/// A subfile that is Alice's, and not as the layout says: other bytes, or shorter.
+/// A subfile is Alice's but not as the layout says: it has other bytes, or is shorter.
 #[test]
 fn subfiles_that_do_not_fit() {
     let scene = Scene::new();
@@ -102,7 +101,7 @@ fn subfiles_that_do_not_fit() {
     scene.finish();
 }
 
-/// A storage target that is no name of one: it is compared, and never opened as a path.
+/// A layout names a storage target that no node has. The name is compared, and never opened as a path.
 #[test]
 fn targets_that_nobody_has() {
     let scene = Scene::new();
@@ -117,7 +116,7 @@ fn targets_that_nobody_has() {
         scene.judge(&format!("target {target:?}"), &["no such OST is known"]);
         scene.restore(target);
     }
-    // One that would become a line of the log.
+    // This name would become a line of the log.
     let id = scene.layout();
     let batch = in_subfile(&subfile("back~WARN forged line"));
     scene.forge(&patched(&id, &batch, |bytes| {
@@ -134,13 +133,13 @@ fn targets_that_nobody_has() {
     scene.finish();
 }
 
-/// Numbers that lie: counts, offsets and sizes, each with right checksums.
+/// Layouts have false counts, offsets and sizes, each with right checksums.
 #[test]
 fn numbers_that_lie() {
     let scene = Scene::new();
     let id = scene.layout();
     let batch = inline(SECRET, head());
-    // Where the fields of a batch begin: docs/FORMAT.md.
+    // Offsets at which the fields of a batch begin: docs/FORMAT.md.
     let (epoch, cut, grown, counts) = (16, 40, 48, 64);
     for (what, at) in [("epoch", epoch), ("size", grown)] {
         scene.forge(&patched(&id, &batch, |b| set_u64(b, at, u64::MAX)));
@@ -161,11 +160,11 @@ fn numbers_that_lie() {
             scene.restore(&what);
         }
     }
-    // The length of the batch itself.
+    // The length of the batch itself is false.
     for len in [0, 11, 84, u32::MAX, 33 << 20] {
         let what = format!("length {len}");
         let says = match len {
-            // A batch can be as short as that, only not this one.
+            // A batch can be as short as that, but this one is not.
             84 => "does not match its checksum".to_owned(),
             _ => format!("says that it is {len} bytes long"),
         };
@@ -173,7 +172,7 @@ fn numbers_that_lie() {
         scene.judge(&what, &["is damaged", &says]);
         scene.restore(&what);
     }
-    // A strip that begins at the end of all numbers: its start follows the counts.
+    // This strip begins at the largest of all numbers. Its start follows the counts.
     let mut far = vec![0xff; 9];
     far.push(0x01);
     scene.forge(&patched(&id, &batch, |b| {
@@ -187,8 +186,8 @@ fn numbers_that_lie() {
     scene.finish();
 }
 
-/// The largest epoch there is: nothing could be newer. It is refused, or what is published after it is
-/// seen all the same.
+/// A batch has the largest epoch there is, so nothing could be newer. It is refused, or what is published after it
+/// is seen all the same.
 #[test]
 fn an_epoch_that_leaves_no_room() {
     let scene = Scene::new();
@@ -198,7 +197,7 @@ fn an_epoch_that_leaves_no_room() {
     want[..SECRET.len()].copy_from_slice(SECRET);
     scene.forge_batch(&inline(SECRET, last));
     let seen = scene.read();
-    // By an encoder with right checksums, in Alice's own file: these bytes may be seen.
+    // The batch has right checksums and is in Alice's own file: these bytes may be seen.
     if let Ok(seen) = &seen {
         assert!(*seen == want || *seen == scene.want, "other bytes");
     }
@@ -209,14 +208,14 @@ fn an_epoch_that_leaves_no_room() {
         file.sync_all()
     });
     if wrote.is_ok() {
-        for bay in [&scene.a, &scene.b] {
-            let path = bay.path("alices");
+        for mount in [&scene.a, &scene.b] {
+            let path = mount.path("alices");
             let got = as_user(ALICE, &[], || get(path));
             assert!(got.starts_with(b"newest"), "what was synced is lost");
         }
     }
     fs::remove_file(scene.layout_path()).expect("remove");
-    scene.stamp();
+    scene.touch();
     scene.read().expect("read after the forgery is gone");
     scene.b.status();
     put(scene.b.path("other"), b"fine");
@@ -225,8 +224,8 @@ fn an_epoch_that_leaves_no_room() {
     b.kill();
 }
 
-/// Layouts under other names than their own: of another file, another node, another generation; and
-/// things that are no files at all.
+/// Layouts lie under other names than their own (of another file, another node, another generation), and things that
+/// are no files lie under the name of a layout.
 #[test]
 fn layouts_that_lie_elsewhere() {
     let scene = Scene::new();
@@ -255,7 +254,7 @@ fn layouts_that_lie_elsewhere() {
         scene.forge(&bytes);
         scene.judge("another's layout", &["is damaged", "should be"]);
         scene.restore("another's layout");
-        // Its batch behind the right header.
+        // The foreign batch lies behind the right header.
         let mut bytes = own.header(&[]).to_vec();
         bytes.extend(batch.encode(&id).expect("encode"));
         scene.forge(&bytes);
@@ -282,7 +281,7 @@ fn layouts_that_lie_elsewhere() {
         }),
     ] {
         make(&at, &outside);
-        scene.stamp();
+        scene.touch();
         let says = match what {
             "Bob's" => format!("belongs to user {BOB}"),
             _ => "not a regular file with one name".to_owned(),
@@ -294,8 +293,9 @@ fn layouts_that_lie_elsewhere() {
     scene.finish();
 }
 
-/// Torn at any byte a layout is one that is being appended to, or died so: what it had before counts, and daemons
-/// have nothing to say; who looks at it twice has. With any bit flipped it is refused.
+/// A layout that is torn at any byte looks like one that is being appended to, or whose node died in an append: the
+/// batches before that count, and daemons log nothing, but a command that reads it twice reports it. A layout with
+/// any bit flipped is refused.
 #[test]
 fn layouts_that_are_torn_or_flipped() {
     let scene = Scene::new();
@@ -309,7 +309,7 @@ fn layouts_that_are_torn_or_flipped() {
         let problems = scene.problems();
         let says = format!("at byte {len}");
         match len {
-            // A header, and nothing behind it.
+            // A header with nothing behind it is a good layout.
             192 => assert_eq!(problems, "", "{what}"),
             _ => assert!(
                 problems.contains("ends within") && problems.contains(&says),
@@ -331,7 +331,7 @@ fn layouts_that_are_torn_or_flipped() {
     scene.finish();
 }
 
-/// Plans and bases that are not what their names say.
+/// Plans and bases are not what their names say.
 #[test]
 fn forged_plans_and_bases() {
     let scene = Scene::new();
@@ -399,7 +399,7 @@ fn forged_plans_and_bases() {
         let what = &format!("a {kind} that {says}");
         let path = scene.dir.join(format!("{}.{term:x}", &kind[..1]));
         put(&path, bytes);
-        scene.stamp();
+        scene.touch();
         let damaged = format!("a {kind} in the shared directory is damaged");
         scene.judge(what, &[&damaged, says]);
         fs::remove_file(&path).expect("remove");
@@ -408,7 +408,7 @@ fn forged_plans_and_bases() {
     for (kind, make) in [('p', fifo as fn(&Path)), ('b', fifo), ('b', device)] {
         let path = scene.dir.join(format!("{kind}.{term:x}"));
         make(&path);
-        scene.stamp();
+        scene.touch();
         scene.judge("a FIFO or device", &["not a regular file with one name"]);
         fs::remove_file(&path).expect("remove");
         scene.restore("a FIFO or device");
@@ -416,8 +416,8 @@ fn forged_plans_and_bases() {
     scene.finish();
 }
 
-/// "For those who have to find it without a mount": a layout has the handle of its file. One of another
-/// file is not believed: nobody drains into that.
+/// A layout has the handle of its file, for processes that have to find the file without a mount. A handle of
+/// another file is not believed: no daemon drains into that file.
 #[test]
 fn a_handle_of_another_file() {
     let mut scene = Scene::new();
@@ -436,7 +436,7 @@ fn a_handle_of_another_file() {
     scene.a.drain();
     let canonical = scene.shared.canonical("bobs-own");
     assert_eq!(get(&canonical), SECRET);
-    // Nobody who knows Alice's file by its name is left.
+    // From here on no daemon knows Alice's file by its name.
     fs::remove_file(scene.shared.canonical("alices")).expect("remove");
     scene.b.kill();
     fs::create_dir_all(&scene.dir).expect("mkdir");

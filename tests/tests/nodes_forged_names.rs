@@ -1,14 +1,14 @@
-//! Hostile names in the shared directory, directories that are links, promises of nodes that nobody knows;
-//! and what a user who is not root can do about any of it.
+//! Hostile names in the shared directory, directories that are links, announcements of nodes that do not exist; and
+//! what a user who is not root can do about any of it.
 //!
-//! As in `nodes_forged.rs`: nothing outside is read or written, nobody hangs, and the log says why.
+//! As in `nodes_forged.rs`: nothing outside is read or written, no process hangs, and the log says why.
 
 mod nodes_forge;
 mod nodes_pair;
 
-use forebay_tests::bay::{Drain, assert_same, get, put, text};
 use forebay_tests::daemon_log;
 use forebay_tests::sys::{self, errno};
+use forebay_tests::test_mount::{Drain, assert_same, get, put, text};
 use forebay_tests::users::{ALICE, BOB, as_user};
 use forebay_tests::wait::{LONG, wait_until};
 use nodes_forge::{SECRET, Scene, census, fifo};
@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-/// What links lead to: a directory outside, with something in it.
+/// Makes the directory to which links lead: it is outside of the backing and has something in it.
 fn trap(scene: &Scene) -> PathBuf {
     let trap = scene.a.root().join("trap");
     fs::create_dir(&trap).expect("mkdir");
@@ -27,10 +27,10 @@ fn trap(scene: &Scene) -> PathBuf {
     trap
 }
 
-/// What is said of a name that is no directory.
+/// The message about a name that is no directory.
 const STANDS: &str = "a file or a link stands where its directory";
 
-/// Puts `make`'s thing where the directory of the file is, judges, and puts the directory back.
+/// Puts what `make` makes in the place of the file's directory, judges, and puts the directory back.
 fn in_its_place(scene: &Scene, what: &str, words: &[&str], make: impl Fn(&Path)) {
     let dir = &scene.dir;
     let aside = dir.with_file_name("aside");
@@ -46,7 +46,7 @@ fn in_its_place(scene: &Scene, what: &str, words: &[&str], make: impl Fn(&Path))
     fs::rename(&aside, dir).expect("put it back");
 }
 
-/// A link, a file, a FIFO or somebody else's directory in place of the directory of a file.
+/// A link, a file, a FIFO or another user's directory is in the place of the directory of a file.
 #[test]
 fn the_directory_of_a_file_is_something_else() {
     let scene = Scene::new();
@@ -67,30 +67,33 @@ fn the_directory_of_a_file_is_something_else() {
         fs::set_permissions(p, fs::Permissions::from_mode(0o777)).expect("chmod");
     });
     assert_eq!(census(&trap), before, "something got out");
-    scene.stamp();
+    scene.touch();
     assert_eq!(scene.read().expect("read"), scene.want);
     scene.finish();
 }
 
-/// The same of the directories above, while daemons run and when one starts. Those that run have them open and
-/// go on; with each heartbeat they look whether the two that all others need are still the same.
+/// The same for the directories above, while daemons run and when one starts. Running daemons have these directories
+/// open and go on; with each heartbeat they check whether the two that all others need are still the same.
 #[test]
 fn a_directory_above_is_a_link() {
     let mut scene = Scene::new();
     scene.b.allow_log(STANDS).allow_log("large");
     let trap = trap(&scene);
     let before = census(&trap);
-    let commons = scene.shared.commons();
-    let own_notes = commons.join("notes").join(scene.shared.id_of("b"));
+    let shared_dir = scene.shared.shared_dir();
+    let own_notes = shared_dir.join("notes").join(scene.shared.id_of("b"));
     let group = scene.dir.parent().expect("a group").to_owned();
     for (dir, running) in [
         (own_notes.clone(), None),
-        (commons.join("notes"), None),
-        (commons.join("nodes"), None),
+        (shared_dir.join("notes"), None),
+        (shared_dir.join("nodes"), None),
         (group, None),
-        (commons.join("files"), Some("files was removed or replaced")),
-        (commons.join("subfiles"), Some(STANDS)),
-        (commons.clone(), Some(".forebay was removed or replaced")),
+        (
+            shared_dir.join("files"),
+            Some("files was removed or replaced"),
+        ),
+        (shared_dir.join("subfiles"), Some(STANDS)),
+        (shared_dir.clone(), Some(".forebay was removed or replaced")),
     ] {
         let what = format!("a link at {}", dir.display());
         let aside = dir.with_file_name("aside");
@@ -98,14 +101,14 @@ fn a_directory_above_is_a_link() {
         fs::rename(&dir, &aside).expect("move aside");
         symlink(&trap, &dir).expect("symlink");
         if dir.ends_with("subfiles") {
-            // Looked at by who has more to publish than fits into a layout.
+            // A daemon looks at this directory when it has more to publish than fits into a layout.
             put(scene.b.path("large"), vec![7; 100_000]);
         }
         match running {
             Some(says) => scene.judge(&what, &[says]),
             None => scene.judge_harmless(&what),
         }
-        // Another node has no business with the notes for `b`.
+        // Another node does not use the notes for `b`.
         let says = match dir == own_notes {
             true => String::new(),
             false => format!("{STANDS} {} must be", name_of(&dir)),
@@ -115,14 +118,14 @@ fn a_directory_above_is_a_link() {
         fs::rename(&aside, &dir).expect("put it back");
         assert_eq!(census(&trap), before, "{what}: something got out");
     }
-    scene.stamp();
+    scene.touch();
     assert_eq!(scene.read().expect("read"), scene.want);
     let Scene { mut a, mut b, .. } = scene;
     a.kill();
     b.kill();
 }
 
-/// A node that starts now says this: and mounts, or ends badly. Then it is ended.
+/// Starts a node, which must log `says` and then mount or fail. Ends the node.
 fn starts_late(scene: &Scene, what: &str, says: &str) {
     let late = scene.shared.node("late", Drain::Never);
     let log = late.root().join("late.log");
@@ -151,10 +154,10 @@ fn starts_late(scene: &Scene, what: &str, says: &str) {
     assert!(log.contains(says), "{what}: not {says:?} but {log}");
 }
 
-/// A promise of a node that nobody knows: whoever opens the file is told, within the timeout, and
-/// nothing else is held up.
+/// An announcement of a node that does not exist: an open of the file fails within the timeout, and nothing else is
+/// held up.
 #[test]
-fn promises_of_unknown_nodes() {
+fn announcements_of_unknown_nodes() {
     let scene = Scene::new();
     for (name, text) in [
         ("i.0123456789abcdef.00000001.0", "0123456789abcdef.00000001"),
@@ -163,8 +166,8 @@ fn promises_of_unknown_nodes() {
     ] {
         let at = scene.dir.join(name);
         symlink(text, &at).expect("symlink");
-        scene.stamp();
-        let e = scene.read().expect_err("nobody keeps that promise");
+        scene.touch();
+        let e = scene.read().expect_err("no node fulfils that announcement");
         assert_ne!(e.raw_os_error(), Some(libc::ENOENT), "the file is there");
         let id = name.split('.').nth(1).expect("an id");
         scene.judge(name, &[id, "has closed it and not published"]);
@@ -174,19 +177,19 @@ fn promises_of_unknown_nodes() {
     scene.finish();
 }
 
-/// A promise of a node whose directory for notes is a link, and whose record is damaged: who waits says the one,
-/// and who looks at nodes the other.
+/// An announcement of a node whose directory for notes is a link and whose record is damaged: the daemon that waits
+/// logs the first, and a command that looks at nodes reports the second.
 #[test]
-fn promises_of_damaged_nodes() {
+fn announcements_of_damaged_nodes() {
     let scene = Scene::new();
     let trap = trap(&scene);
     let before = census(&trap);
-    let commons = scene.shared.commons();
+    let shared_dir = scene.shared.shared_dir();
     let id = "0123456789abcdef";
-    let intent = scene.dir.join(format!("i.{id}.00000001.0"));
-    symlink("x", &intent).expect("symlink");
-    symlink(&trap, commons.join("notes").join(id)).expect("symlink");
-    let record = commons.join("nodes").join(id);
+    let announcement = scene.dir.join(format!("i.{id}.00000001.0"));
+    symlink("x", &announcement).expect("symlink");
+    symlink(&trap, shared_dir.join("notes").join(id)).expect("symlink");
+    let record = shared_dir.join("nodes").join(id);
     let notes = format!("{STANDS} {id} must be");
     let judge = |what: &str| {
         scene.judge(what, &["asking for", &notes]);
@@ -201,16 +204,16 @@ fn promises_of_damaged_nodes() {
     ] {
         scene.mark();
         put(&record, bytes);
-        scene.stamp();
+        scene.touch();
         judge("a damaged record");
-        assert!(scene.read().is_err(), "nobody keeps that promise");
+        assert!(scene.read().is_err(), "no node fulfils that announcement");
     }
     fs::remove_file(&record).expect("remove");
     scene.mark();
     symlink(scene.secret.as_path(), &record).expect("symlink");
     judge("a record that is a link");
     assert_eq!(census(&trap), before, "something got out");
-    for left in [record, intent, commons.join("notes").join(id)] {
+    for left in [record, announcement, shared_dir.join("notes").join(id)] {
         fs::remove_file(left).expect("remove");
     }
     scene.restore("a damaged node");
@@ -218,13 +221,13 @@ fn promises_of_damaged_nodes() {
     scene.finish();
 }
 
-/// Names that no node gives: they stay, and nothing else does. Those in the directory of a file are reported;
-/// elsewhere what is no name of a node, a note or a file is passed over.
+/// Names that no node gives stay where they are and have no other effect. Those in the directory of a file are
+/// reported; elsewhere a name that is not the name of a node, a note or a file is passed over.
 #[test]
 fn strange_names_are_left_alone() {
     let scene = Scene::new();
-    let commons = scene.shared.commons();
-    let own_notes = commons.join("notes").join(scene.shared.id_of("b"));
+    let shared_dir = scene.shared.shared_dir();
+    let own_notes = shared_dir.join("notes").join(scene.shared.id_of("b"));
     let long = "l.".to_owned() + &"0".repeat(253);
     let names: Vec<&[u8]> = vec![
         b"\xff\xfe\xfd",
@@ -247,13 +250,13 @@ fn strange_names_are_left_alone() {
     for dir in [
         &scene.dir,
         &own_notes,
-        &commons.join("nodes"),
-        &commons.join("files"),
+        &shared_dir.join("nodes"),
+        &shared_dir.join("files"),
     ] {
         for name in &names {
             put(dir.join(OsStr::from_bytes(name)), b"strange");
         }
-        scene.stamp();
+        scene.touch();
         scene.judge_harmless("strange names");
         for name in &names {
             let path = dir.join(OsStr::from_bytes(name));
@@ -261,7 +264,7 @@ fn strange_names_are_left_alone() {
         }
     }
     let problems = scene.problems();
-    // One that is no text cannot be one of ours, and is not read.
+    // A name that is not text cannot be one of ours, and is not read.
     for name in names
         .iter()
         .filter_map(|name| std::str::from_utf8(name).ok())
@@ -269,13 +272,13 @@ fn strange_names_are_left_alone() {
         let says = format!("{name:?} is no name that a node gives");
         assert!(problems.contains(&says), "{says}: {problems}");
     }
-    // They are there when nodes come and go, and when a file is drained.
+    // A drain leaves the names alone as well.
     scene.b.drain();
     for dir in [
         &scene.dir,
         &own_notes,
-        &commons.join("nodes"),
-        &commons.join("files"),
+        &shared_dir.join("nodes"),
+        &shared_dir.join("files"),
     ] {
         for name in &names {
             let path = dir.join(OsStr::from_bytes(name));
@@ -286,7 +289,7 @@ fn strange_names_are_left_alone() {
     scene.finish();
 }
 
-/// Terms and domains that cannot be: the largest number, things that are no links.
+/// Terms that cannot be: the largest number, and things that are no links.
 #[test]
 fn terms_that_cannot_be() {
     let scene = Scene::new();
@@ -304,27 +307,27 @@ fn terms_that_cannot_be() {
         let path = scene.dir.join(name);
         scene.mark();
         make(&path);
-        scene.stamp();
+        scene.touch();
         match name {
-            // Who wants to drain the file says so.
+            // A daemon that wants to drain the file logs this.
             "c.ffffffffffffffff" => scene.judge(name, &[name, "no term can follow it"]),
             _ => scene.judge_by_status(name, &format!("{name:?} is no name that a node gives")),
         }
         if fs::symlink_metadata(&path).is_ok() {
             fs::remove_file(&path).expect("remove");
         }
-        scene.stamp();
+        scene.touch();
         assert_eq!(scene.read().expect("read"), scene.want, "after {name}");
     }
     scene.finish();
 }
 
-/// Somebody who is not root sees nothing of the shared directory through the mount, cannot get into it
-/// below, and what he makes of the same names in his own directories means nothing.
+/// A user who is not root sees nothing of the shared directory through the mount and cannot get into it below, and
+/// the same names in the user's own directories mean nothing.
 #[test]
 fn other_users_get_nothing_by_it() {
     let scene = Scene::new();
-    let below = scene.shared.commons();
+    let below = scene.shared.shared_dir();
     for mnt in [scene.a.mnt(), scene.b.mnt()] {
         as_user(BOB, &[], || {
             let names: Vec<String> = list(mnt).iter().map(|p| name_of(p)).collect();
@@ -348,12 +351,12 @@ fn other_users_get_nothing_by_it() {
             assert_eq!(errno(File::create(&at), "create"), libc::EACCES);
         }
         let moved = fs::rename(&below, below.with_file_name("moved"));
-        // The backing of this test is open to all, and has no sticky bit: then the name can be taken away,
-        // which the daemons notice. What is in it stays closed.
+        // The backing of this test is open to all and has no sticky bit: then the directory can be renamed, which
+        // the daemons notice. Its content stays closed.
         if moved.is_ok() {
             fs::rename(below.with_file_name("moved"), &below).expect("put it back");
         }
-        // His own tree of the same shape.
+        // Bob's own tree has the same shape.
         let own = scene.shared.backing().join("bobs-own");
         fs::create_dir(&own).expect("mkdir");
         let fid = scene.dir.strip_prefix(&below).expect("below");
@@ -371,18 +374,18 @@ fn other_users_get_nothing_by_it() {
     as_user(BOB, &[], || {
         assert_eq!(errno(File::open(&path), "open"), libc::EACCES);
     });
-    // A forged note, in the only way a user could: he cannot, and the daemon's own is taken.
+    // Bob cannot forge an announcement in the shared directory, and the one in Bob's own tree is not read.
     scene.judge_harmless("in the end");
     scene.finish();
 }
 
-/// Whoever may write to the backing's root can be there first. A daemon trusts nothing that is not its
+/// Any user who may write to the backing's root can make `.forebay` first. A daemon trusts nothing that is not its
 /// own, and says so.
 #[test]
 fn a_shared_directory_that_somebody_else_made_first() {
     for kind in ["Bob's", "a link", "open to all"] {
         let shared = Shared::plain();
-        let at = shared.commons();
+        let at = shared.shared_dir();
         let trap = shared.backing().join("trap");
         as_user(BOB, &[], || {
             fs::create_dir(&trap).expect("mkdir");
@@ -395,18 +398,18 @@ fn a_shared_directory_that_somebody_else_made_first() {
             chown(&at, Some(0), Some(0)).expect("chown");
             fs::set_permissions(&at, fs::Permissions::from_mode(0o777)).expect("chmod");
         }
-        let bay = shared.node("n", Drain::Never);
-        let out = bay.mount_command().arg("--foreground").output();
+        let mount = shared.node("n", Drain::Never);
+        let out = mount.mount_command().arg("--foreground").output();
         let out = out.expect("start forebay");
         assert!(!out.status.success(), "{kind}: it went through");
         let said = text(&out);
         assert!(said.contains(".forebay"), "{kind}: {said}");
-        assert!(!sys::is_mounted(bay.mnt()), "{kind}");
+        assert!(!sys::is_mounted(mount.mnt()), "{kind}");
         assert_eq!(list(&trap), Vec::<PathBuf>::new(), "{kind}");
     }
 }
 
-/// Alice's file stays hers while its bytes are on their way through subfiles: nobody else can read those.
+/// Alice's file stays hers while its bytes are on their way through subfiles: no other user can read these.
 #[test]
 fn subfiles_are_not_for_others() {
     let scene = Scene::new();
@@ -423,8 +426,8 @@ fn subfiles_are_not_for_others() {
     scene.finish();
 }
 
-/// A subfile that belongs to another user than its file is refused. So a file that gets another owner has
-/// nothing in subfiles any more: it stays readable on every node.
+/// A subfile that belongs to another user than its file is refused. So a file that gets another owner has nothing in
+/// subfiles any more: it stays readable on every node.
 #[test]
 fn a_file_that_gets_another_owner_stays_readable() {
     let scene = Scene::new();
@@ -433,8 +436,8 @@ fn a_file_that_gets_another_owner_stays_readable() {
     as_user(ALICE, &[], || put(&path, &large));
     assert!(!scene.shared.subfiles().is_empty(), "published in subfiles");
     chown(&path, Some(BOB), Some(BOB)).expect("chown");
-    for bay in [&scene.b, &scene.a] {
-        let path = bay.path("large");
+    for mount in [&scene.b, &scene.a] {
+        let path = mount.path("large");
         let got = as_user(BOB, &[], || get(path));
         assert_same("after the chown", &got, &large);
     }

@@ -1,22 +1,23 @@
 //! Forged seals: names `s.<id>.<gen>.<end>` that say where a layout ends.
 //!
-//! A seal decides which published bytes count, so this is what holds of one:
+//! A seal decides which published bytes count. So a seal must be treated like this:
 //!
-//! - it counts only if it is a link that names the layout's own node as its maker. Anything else is no seal: all
-//!   bytes are served, nothing is opened or removed, and `forebay status --backing` names it;
-//! - a node seals where its last batch ends. A seal in the middle of a batch or beyond the layout is damage: the file
-//!   is an error, in the log and in `status`, and never the older bytes;
-//! - one that is made as its node would make it, where a batch ends, cannot be told from a real one by those who read
-//!   the layout for the first time: what lies behind it is gone for them, as with a layout that was removed. The node
-//!   itself knows that it has published more, and says so; `status` does when more lies behind it than one append;
-//!   and who has it open and has read it before goes on with the right bytes.
+//! - A seal counts only if it is a link that names the layout's own node as its maker. Anything else is no seal: all
+//!   bytes are served, nothing is opened or removed, and `forebay status --backing` names it.
+//! - A node seals where its last batch ends. A seal in the middle of a batch or beyond the layout is damage: reading
+//!   the file is an error, the log and `status` say so, and the older bytes are never served.
+//! - A seal that is forged as its node would make it, where a batch ends, cannot be told from a real one by nodes
+//!   that read the layout for the first time: what lies behind it is gone for them, as with a layout that was
+//!   removed. The node itself knows that it has published more, and says so; `status` says so if more than one
+//!   append lies behind the seal; and a node that has the file open and has read the layout before goes on with the
+//!   right bytes.
 
 mod nodes_adopt_rig;
 mod nodes_forge;
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, assert_same, get};
 use forebay_tests::sys::{self, errno};
+use forebay_tests::test_mount::{TestMount, assert_same, get};
 use forebay_tests::users::{ALICE, as_user};
 use nodes_adopt_rig::{data, overlay};
 use nodes_forge::{Scene, fifo};
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 struct Seals {
     scene: Scene,
     layout: PathBuf,
-    /// Where each batch ends.
+    /// Offset at which each batch ends.
     ends: Vec<u64>,
 }
 
@@ -69,16 +70,16 @@ impl Seals {
         self.scene.dir.join(self.name(end))
     }
 
-    /// As node `a` itself would make it.
+    /// Makes a seal as node `a` itself would make it.
     fn seal(&self, end: u64) -> PathBuf {
         let path = self.path(&format!("{end:x}"));
         self.scene.mark();
         symlink(format!("{}.00000001", self.scene.node), &path).expect("seal");
-        self.scene.stamp();
+        self.scene.touch();
         path
     }
 
-    /// Node `b` knows nothing of the file any more.
+    /// Restarts node `b`, so that it knows nothing of the file any more.
     fn fresh(&mut self) {
         self.scene.b.kill();
         self.scene.b.start();
@@ -88,8 +89,8 @@ impl Seals {
         self.scene.problems()
     }
 
-    fn read_on(&self, bay: &Bay) -> std::io::Result<Vec<u8>> {
-        let path = bay.path("alices");
+    fn read_on(&self, mount: &TestMount) -> std::io::Result<Vec<u8>> {
+        let path = mount.path("alices");
         as_user(ALICE, &[], || fs::read(path))
     }
 }
@@ -101,8 +102,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Things that only look like seals, and numbers that are none: every byte is served, by who reads it all anew and by
-/// the node itself; they are named and left alone.
+/// Things that only look like seals, and numbers that are none: every byte is served, by a node that reads
+/// everything anew and by the node itself. These things are named and left alone.
 #[test]
 fn what_is_no_seal_of_its_node_hides_nothing() {
     let mut seals = Seals::new();
@@ -129,10 +130,10 @@ fn what_is_no_seal_of_its_node_hides_nothing() {
     for (end, make) in &cases {
         make(&seals.path(end));
     }
-    // One of a layout that nobody has: it goes when the file is drained, and disturbs nobody before.
+    // A seal of a layout that does not exist: it is removed when the file is drained, and disturbs nothing before.
     let orphan = seals.scene.dir.join(format!("s.{}.7.0", seals.scene.node));
     symlink(&own, &orphan).expect("symlink");
-    seals.scene.stamp();
+    seals.scene.touch();
     seals.fresh();
     seals.scene.judge_harmless("no seals");
     let read = seals.scene.read().expect("read on b");
@@ -147,12 +148,13 @@ fn what_is_no_seal_of_its_node_hides_nothing() {
         assert!(fs::symlink_metadata(&path).is_ok(), "{name} was touched");
         remove(&path);
     }
-    seals.scene.stamp();
+    seals.scene.touch();
     assert_eq!(seals.problems(), "");
     seals.scene.finish();
 }
 
-/// A seal where no batch ends, as its node would make it: an error that is said, never the bytes of before.
+/// A seal where no batch ends, made as its node would make it, is an error that is reported. The bytes of before are
+/// never served.
 #[test]
 fn seals_where_no_batch_ends() {
     let mut seals = Seals::new();
@@ -168,15 +170,15 @@ fn seals_where_no_batch_ends() {
         let says = format!("is sealed at byte {end}, where none of its batches ends");
         assert!(seals.problems().contains(&says), "{}", seals.problems());
         seals.scene.judge(&what, &[&says]);
-        // Its node has published more than that.
+        // The layout's own node has published more than that.
         let read = seals.read_on(&seals.scene.a);
         assert_eq!(errno(read, &what), libc::EIO);
-        let says = format!("own was sealed at byte {end} by somebody else");
+        let says = format!("own was sealed at byte {end} by another program");
         until("its node says so", || {
             logged(&seals.scene.a, &[&says]).is_some()
         });
         remove(&path);
-        seals.scene.stamp();
+        seals.scene.touch();
         assert_same(
             &what,
             &seals.read_on(&seals.scene.b).expect("read"),
@@ -200,14 +202,15 @@ fn seals_where_no_batch_ends() {
         let read = seals.read_on(&seals.scene.a).expect("read on a");
         assert_same(&what, &read, &seals.scene.want);
         remove(&path);
-        seals.scene.stamp();
+        seals.scene.touch();
         assert_same(
             &what,
             &seals.read_on(&seals.scene.b).expect("read"),
             &seals.scene.want,
         );
     }
-    // Its node heeds a seal behind all that it has there: what it publishes from now on is elsewhere, and seen.
+    // The node heeds a seal behind everything that it has in that layout: what it publishes from now on is
+    // elsewhere, and seen.
     let path = seals.scene.a.path("alices");
     let newest = data(9, 500);
     as_user(ALICE, &[], || {
@@ -225,12 +228,12 @@ fn seals_where_no_batch_ends() {
     seals.scene.finish();
 }
 
-/// A seal as its node would make it, at the end of an earlier batch or at the beginning: others cannot tell it from
-/// a real one, its node says what is wrong, and `status` sees that too much lies behind it.
+/// A seal is made as its node would make it, at the end of an earlier batch or at the beginning: other nodes cannot
+/// tell it from a real one, its node says what is wrong, and `status` reports that too much lies behind it.
 #[test]
 fn seals_that_could_be_real() {
     let seals = Seals::new();
-    // Open, so that the node remembers what it has read.
+    // The file stays open, so that the node remembers what it has read.
     let path = seals.scene.b.path("alices");
     let open = as_user(ALICE, &[], || File::open(path).expect("open"));
     assert_same(
@@ -243,12 +246,12 @@ fn seals_that_could_be_real() {
         let path = seals.seal(end);
         let read = seals.read_on(&seals.scene.a);
         assert_eq!(errno(read, &what), libc::EIO);
-        let says = format!("own was sealed at byte {end} by somebody else");
+        let says = format!("own was sealed at byte {end} by another program");
         assert!(logged(&seals.scene.a, &[&says]).is_some(), "{what}");
         let behind = format!("is sealed at byte {end}, and ");
         assert!(seals.problems().contains(&behind), "{}", seals.problems());
         remove(&path);
-        seals.scene.stamp();
+        seals.scene.touch();
         assert_same(
             &what,
             &seals.read_on(&seals.scene.a).expect("read"),

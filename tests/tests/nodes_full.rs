@@ -1,37 +1,37 @@
-//! Two nodes write one file, and the file system below is full.
+//! Two nodes write one file while the file system below is full.
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw};
 use forebay_tests::loopfs::LoopFs;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw};
 use std::fs::File;
 
 const MIB: usize = 1 << 20;
 
-/// Bytes of one node: every other one of these.
+/// Size of a piece: each node writes every other piece.
 const PIECE: usize = 64 << 10;
 
 const ROUNDS: usize = 2;
 
-/// S7.2: whatever fsync and close say on a full file system is what that says: ENOSPC. When there is room
-/// again all of it is drained.
+/// S7.2: on a full file system fsync and close return only that file system's own error, ENOSPC. When there is room
+/// again, everything is drained.
 #[test]
 fn only_the_backings_own_error() {
     let home = tempfile::tempdir().expect("a directory");
     let below = home.path().join("below");
     let full = LoopFs::new(&home.path().join("image"), &below, 96 << 20);
-    let mut bays = ["a", "b"].map(|node| {
-        let mut bay = Bay::new(Drain::Immediate);
-        bay.set_backing(full.dir()).set("node", node);
-        // Each of these says what is full, and for which file.
-        bay.allow_log("No space left").allow_log("it is full");
-        bay.allow_log("no storage target takes its data");
-        // What was there before is written over without a sync point in between (S2.16).
-        bay.allow_log("has written the same bytes");
-        bay.start();
-        bay
+    let mut mounts = ["a", "b"].map(|node| {
+        let mut mount = TestMount::new(Drain::Immediate);
+        mount.set_backing(full.dir()).set("node", node);
+        // Each of these lines says what is full, and for which file.
+        mount.allow_log("No space left").allow_log("it is full");
+        mount.allow_log("no storage target takes its data");
+        // Bytes that were there before are overwritten without a sync point in between (S2.16).
+        mount.allow_log("has written the same bytes");
+        mount.start();
+        mount
     });
     let filler = full.dir().join("filler");
-    let files = bays.each_ref().map(|bay| open_rw(bay.path("f")));
+    let files = mounts.each_ref().map(|mount| open_rw(mount.path("f")));
     for (node, file) in files.iter().enumerate() {
         sys::write_all_at(file, &[9; 100], node as u64 * 100).expect("write");
         file.sync_all().expect("there is room");
@@ -52,12 +52,12 @@ fn only_the_backings_own_error() {
     let wrong: Vec<_> = said.iter().filter(wrong).collect();
     assert!(wrong.is_empty(), "round, node, answer: {wrong:?}");
     std::fs::remove_file(&filler).expect("make room");
-    for bay in &bays {
-        bay.drain();
+    for mount in &mounts {
+        mount.drain();
     }
     drop(files);
-    for bay in &mut bays {
-        bay.umount();
+    for mount in &mut mounts {
+        mount.umount();
     }
     let mut want = [vec![1; PIECE], vec![2; PIECE]]
         .concat()
@@ -66,7 +66,7 @@ fn only_the_backings_own_error() {
     assert_same("the file", &get(full.dir().join("f")), &want);
 }
 
-/// Until nothing more goes in.
+/// Fills the file system until nothing more goes in.
 fn fill(path: &std::path::Path) {
     let file = File::create(path).expect("make the filler");
     let mut at = 0;

@@ -1,35 +1,35 @@
-//! What was announced comes, whatever else the node that announced it is busy with.
+//! Announced data is published, whatever else the node that announced it is busy with.
 //!
-//! Checks S2.2: an open waits for announced bytes and asks for them, and they are published then: not
-//! after a drain that has all the time in the world, and not never.
+//! Checks S2.2: an open waits for announced bytes and asks for them, and they are published then. They do not wait
+//! for the end of a slow drain.
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::loopfs::LoopFs;
 use forebay_tests::rng::Rng;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put};
 use forebay_tests::wait::{in_background, in_time};
 use nodes_pair::{MIB, Shared, until};
 
 const SIZE: usize = 16 * MIB;
 
-/// The drain of `SIZE` takes two minutes at that rate: longer than an open waits.
+/// The drain of `SIZE` takes two minutes at this rate, which is longer than an open waits.
 const SLOW: &str = "128KiB";
 const PATIENCE: &str = "30s";
 
-fn node(shared: &Shared, name: &str, drain: Drain) -> Bay {
-    let mut bay = shared.node(name, drain);
-    bay.set("visibility-timeout", PATIENCE);
-    bay
+fn node(shared: &Shared, name: &str, drain: Drain) -> TestMount {
+    let mut mount = shared.node(name, drain);
+    mount.set("visibility-timeout", PATIENCE);
+    mount
 }
 
-fn read_on(bay: &Bay) -> Vec<u8> {
-    let path = bay.path("f");
+fn read_on(mount: &TestMount) -> Vec<u8> {
+    let path = mount.path("f");
     in_time("the reader", in_background(move || get(path)))
 }
 
-/// What another node waits for is not held to `drain-rate`, also if a drain that is has begun.
+/// Data that another node waits for is not held to `drain-rate`, also if a drain at that rate has begun.
 #[test]
 fn a_drain_at_a_rate_hurries_when_asked() {
     let shared = Shared::plain();
@@ -40,13 +40,13 @@ fn a_drain_at_a_rate_hurries_when_asked() {
     let want = Rng::new(1).bytes(SIZE);
     put(writer.path("f"), &want);
     assert_same("on the other node", &read_on(&reader), &want);
-    // If it was published, its round has all the time in the world again.
-    for mut bay in [reader, writer] {
-        bay.umount_with(&["--keep"]);
+    // If the data was published, its round is slow again.
+    for mut mount in [reader, writer] {
+        mount.umount_with(&["--keep"]);
     }
 }
 
-/// Bytes that are announced while this node drains older ones of the file do not wait for that.
+/// Bytes that are announced while this node drains older bytes of the file do not wait for that drain.
 #[test]
 fn what_is_announced_during_a_round_does_not_wait_for_its_end() {
     let shared = Shared::plain();
@@ -69,14 +69,14 @@ fn what_is_announced_during_a_round_does_not_wait_for_its_end() {
         !shared.names('l').is_empty(),
         "the round is over already: nothing was shown"
     );
-    // The rest would take its two minutes.
-    for mut bay in [reader, writer] {
-        bay.umount_with(&["--keep"]);
+    // The rest of the drain would take its two minutes.
+    for mut mount in [reader, writer] {
+        mount.umount_with(&["--keep"]);
     }
 }
 
-/// The only target is full of what this node has published of the file, so that the rest cannot be
-/// published before that is drained: it is drained, and the announcement comes true (S9.4).
+/// The only target is full of what this node has published of the file, so the rest cannot be published before that
+/// is drained. It is drained, and the announcement is fulfilled (S9.4).
 #[test]
 fn a_target_full_of_published_data_is_no_dead_end() {
     let shared = Shared::plain();
@@ -87,11 +87,13 @@ fn a_target_full_of_published_data_is_no_dead_end() {
         16 * MIB as u64,
     );
     let with_target = |name: &str| {
-        let mut bay = node(&shared, name, Drain::OnClose);
-        bay.set("probe", "off");
-        bay.arg("--ost").arg(target.dir().to_str().expect("a name"));
-        bay.start();
-        bay
+        let mut mount = node(&shared, name, Drain::OnClose);
+        mount.set("probe", "off");
+        mount
+            .arg("--ost")
+            .arg(target.dir().to_str().expect("a name"));
+        mount.start();
+        mount
     };
     let (mut writer, reader) = (with_target("writer"), with_target("reader"));
     writer.allow_log("No space left on device");
@@ -107,7 +109,7 @@ fn a_target_full_of_published_data_is_no_dead_end() {
     want.extend(more);
     sys::close(file).expect("close");
     assert_same("on the other node", &read_on(&reader), &want);
-    until("no promise is left", || shared.names('i').is_empty());
+    until("no announcement is left", || shared.names('i').is_empty());
     reader.finish();
     writer.finish();
     assert_same("canonical", &get(shared.canonical("f")), &want);

@@ -1,15 +1,15 @@
-//! Nodes that die, sleep or come back at the worst moment: nothing that a close returned for is lost,
-//! the others go on, and who was asleep for too long writes nothing more.
+//! Nodes that die, sleep or come back at the worst moment: no data for which a close returned is lost, the other
+//! nodes go on, and a node that was asleep for too long writes nothing more.
 //!
-//! The promises are those of `docs/decisions/0008-many-nodes.md`: its two tables of what a kill leaves,
-//! and its lease.
+//! The tests check what `docs/decisions/0008-many-nodes.md` says: its two tables of what a kill leaves, and its
+//! lease.
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{OK, STILL_DIRTY, code};
 use forebay_tests::rng::Rng;
 use forebay_tests::sys::{self, errno};
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put, text};
 use forebay_tests::wait::{in_background, in_time, within};
 use nix::sys::signal::Signal;
 use nodes_pair::{GRACE, MIB, Shared, list, name_of, until, until_logged};
@@ -18,22 +18,22 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// A node whose death is told of.
-fn mortal(shared: &Shared, name: &str, drain: Drain) -> Bay {
-    let mut bay = shared.mortal(name, drain);
-    expects_deaths(&mut bay);
-    bay
+/// Makes a node whose death is reported.
+fn mortal(shared: &Shared, name: &str, drain: Drain) -> TestMount {
+    let mut mount = shared.mortal(name, drain);
+    expects_deaths(&mut mount);
+    mount
 }
 
-/// What a test provokes by killing a node: others say that they noticed.
-fn expects_deaths(bay: &mut Bay) {
+/// Allows the log lines that a test provokes by killing a node: other nodes report that they noticed.
+fn expects_deaths(mount: &mut TestMount) {
     for said in [
         "lease",
         "has closed it and not published",
         "the shared directory",
         "took over",
     ] {
-        bay.allow_log(said);
+        mount.allow_log(said);
     }
 }
 
@@ -41,17 +41,17 @@ fn data(seed: u64, size: usize) -> Vec<u8> {
     Rng::new(seed).bytes(size)
 }
 
-fn read_on(bay: &Bay, name: &str) -> Vec<u8> {
-    let path = bay.path(name);
+fn read_on(mount: &TestMount, name: &str) -> Vec<u8> {
+    let path = mount.path(name);
     in_time(
         "reading through the mount",
         in_background(move || get(path)),
     )
 }
 
-/// `forebay drain` of everything, without waiting for it.
-fn ask_to_drain(bay: &Bay) {
-    let out = bay.run(["drain".as_ref(), bay.mnt().as_os_str()]);
+/// Runs `forebay drain` on everything, without waiting for it.
+fn ask_to_drain(mount: &TestMount) {
+    let out = mount.run(["drain".as_ref(), mount.mnt().as_os_str()]);
     assert!([OK, STILL_DIRTY].contains(&code(&out)), "{}", text(&out));
 }
 
@@ -61,8 +61,9 @@ fn layouts_of(shared: &Shared, id: &str) -> Vec<String> {
     own
 }
 
-/// "1, 2, 3: the store has the bytes; they are published later", after a close that only announced
-/// them: the node comes back, and nothing is lost. Who opened the file meanwhile gets it.
+/// A node is killed after a close that only announced its bytes. As after steps 1, 2 and 3 of a publication
+/// (decision 0008), the store has the bytes and publishes them later: the node comes back, and nothing is lost. A
+/// reader that opened the file meanwhile gets the bytes.
 #[test]
 fn killed_after_a_deferred_close_and_back_again() {
     let shared = Shared::plain();
@@ -74,7 +75,7 @@ fn killed_after_a_deferred_close_and_back_again() {
     expects_deaths(&mut b);
     a.start();
     b.start();
-    // One that is published in a subfile, and one that is few enough for the layout itself.
+    // One file is published in a subfile, and one is small enough for the layout itself.
     let (large, small) = (data(1, 5 * MIB + 123), data(2, 1234));
     put(a.path("large"), &large);
     put(a.path("small"), &small);
@@ -95,8 +96,8 @@ fn killed_after_a_deferred_close_and_back_again() {
     a.finish();
 }
 
-/// Killed for good after it published: the others drain what it left, without being asked, after its
-/// lease. What it has in the shared directory goes when it comes back.
+/// A node is killed for good after it published: the other node drains what it left after its lease, without being
+/// asked. Its files in the shared directory go when it comes back.
 #[test]
 fn killed_for_good_after_it_published() {
     let shared = Shared::plain();
@@ -128,8 +129,8 @@ fn killed_for_good_after_it_published() {
     a.finish();
 }
 
-/// Killed for good before it published: "after `visibility-timeout` the open fails with an error that
-/// names the node", and `forebay recover` on its store brings the data back.
+/// A node is killed for good before it published: after `visibility-timeout` the open fails and the log names the
+/// node, and `forebay recover` on its store brings the data back.
 #[test]
 fn killed_for_good_before_it_published() {
     let shared = Shared::plain();
@@ -150,7 +151,7 @@ fn killed_for_good_before_it_published() {
     }
     let said = until_logged(&b, &["gone-for-good", "has closed it and not published"]);
     assert!(said.contains("forebay recover"), "what to do: {said}");
-    // Nobody else is hurt by it.
+    // No other file is affected.
     put(b.path("g"), b"fine");
     assert_eq!(read_on(&b, "g"), b"fine");
 
@@ -171,7 +172,7 @@ fn killed_for_good_before_it_published() {
 
 /// Two nodes that have each published every other MiB of one file, and now drain it together, slowly.
 struct Round {
-    nodes: Vec<Bay>,
+    nodes: Vec<TestMount>,
     shared: Shared,
     want: Vec<u8>,
 }
@@ -181,11 +182,11 @@ const PART: usize = 6;
 impl Round {
     fn begin() -> Round {
         let shared = Shared::plain();
-        let mut nodes: Vec<Bay> = ["a", "b"]
+        let mut nodes: Vec<TestMount> = ["a", "b"]
             .iter()
             .map(|name| {
                 let mut node = mortal(&shared, name, Drain::Never);
-                // One domain at a time, so that each gets one.
+                // Each drains one domain at a time, so that both nodes get one.
                 node.set("close", "publish")
                     .set("drain-rate", "1MiB")
                     .set("subfiles", "always")
@@ -220,7 +221,7 @@ impl Round {
         round
     }
 
-    /// Which of the two may make plan and base.
+    /// Returns which of the two nodes may make the plan and the base.
     fn holder(&self) -> usize {
         let ended = self.shared.names('x');
         let dir = self.shared.file_dir();
@@ -260,7 +261,7 @@ impl Round {
     }
 }
 
-/// "A term whose holder died is followed by one that finds the plan, and finishes it."
+/// Decision 0008: a term whose holder died is followed by one that finds the plan, and finishes it.
 #[test]
 fn the_holder_of_a_term_is_killed_in_the_middle_of_a_round() {
     let round = Round::begin();
@@ -268,7 +269,7 @@ fn the_holder_of_a_term_is_killed_in_the_middle_of_a_round() {
     round.killed(holder);
 }
 
-/// "A domain of a dead node is taken with the next try."
+/// Decision 0008: a domain of a dead node is taken with the next try.
 #[test]
 fn the_owner_of_a_domain_is_killed_in_the_middle_of_a_round() {
     let round = Round::begin();
@@ -276,9 +277,9 @@ fn the_owner_of_a_domain_is_killed_in_the_middle_of_a_round() {
     round.killed(1 - holder);
 }
 
-/// "A holder stops writing when half of the lease has passed since it last began a heartbeat that
-/// succeeded", in a round: asleep for longer than that, it wakes when others have finished its round
-/// and drained newer bytes, and writes nothing more.
+/// Decision 0008: a holder stops writing when half of the lease has passed since it last began a heartbeat that
+/// succeeded. Here it sleeps in a round for longer than that. When it wakes, another node has finished its round and
+/// drained newer bytes, and it writes nothing more.
 #[test]
 fn asleep_in_a_round_for_longer_than_its_lease() {
     let shared = Shared::plain();
@@ -317,8 +318,8 @@ fn asleep_in_a_round_for_longer_than_its_lease() {
     assert_same("in the end", &get(&canonical), &new);
 }
 
-/// The same of a node that drains alone, straight from its log: what others have drained meanwhile
-/// stays, and its own bytes come to it.
+/// The same for a node that drains alone, straight from its log: what other nodes have drained meanwhile stays, and
+/// its own bytes are added.
 #[test]
 fn asleep_while_it_drains_alone_for_longer_than_its_lease() {
     let shared = Shared::plain();
@@ -332,7 +333,7 @@ fn asleep_while_it_drains_alone_for_longer_than_its_lease() {
     let half = 8 * MIB;
     let mut want = data(9, 2 * half);
     let file = open_rw(a.path("f"));
-    // No process may be started while it is open: that would close a copy of it, which publishes.
+    // No process may be started while the file is open: that would close a copy of its descriptor, which publishes.
     sys::write_all_at(&file, &want[..half], 0).expect("write");
     let canonical = shared.canonical("f");
     until("it is in the middle of its drain", || {
@@ -346,7 +347,7 @@ fn asleep_while_it_drains_alone_for_longer_than_its_lease() {
         get(&canonical).get(half..) == Some(&want[half..])
     });
     a.signal(Signal::SIGCONT);
-    // What is written now is newest of all.
+    // Data that is written now is the newest of all.
     let last = data(10, MIB);
     sys::write_all_at(&file, &last, 0).expect("write");
     want[..MIB].copy_from_slice(&last);
@@ -365,9 +366,10 @@ fn copy_tree(from: &Path, to: &Path) {
     assert!(copied.expect("start cp").success(), "copy the store");
 }
 
-/// "4, 5: the next start of the store finds in its own layout up to which record of which life it has
-/// published, and goes on with 6. Without step 6 a restart would publish the same bytes again, over newer ones
-/// of others." The store is put back as it was before it published.
+/// Killed after step 4 of a publication (decision 0008): the next start of the store finds in its own layout up to
+/// which record of which dirty period it has published, and goes on with step 5. Without step 5 a restart would
+/// publish the same bytes again, over newer ones of other nodes. For this the store is put back as it was before it
+/// published.
 fn killed_between_the_layout_and_the_store(drained: bool) {
     let shared = Shared::plain();
     // A store that was copied is taken up when the lease of its dead daemon is over (S6.6).

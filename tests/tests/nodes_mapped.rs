@@ -1,9 +1,9 @@
 //! Mappings that stay mapped while other nodes write the file, and the process that drops their pages.
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::locks::{How, fcntl, lock, unlock};
 use forebay_tests::sys::{self, Mapping, errno};
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put};
 use forebay_tests::wait::{LONG, in_background, in_time, wait_until};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 const BOTH: [Drain; 2] = [Drain::Never, Drain::Immediate];
 const LEN: usize = 64 << 10;
 
-/// What makes a reader's mapping new.
+/// The call that makes a reader's mapping show new data.
 #[derive(Clone, Copy, Debug)]
 enum Sync {
     Fsync,
@@ -47,23 +47,24 @@ impl Sync {
     }
 }
 
-/// Whoever maps a file asks for its size before: that is when the kernel hears of it.
+/// Maps a file. A program that maps a file asks for its size before: that is when the kernel learns the size.
 fn map(file: &File) -> Mapping {
     let size = file.metadata().expect("fstat").len();
     Mapping::new(file, 0, size as usize).expect("mmap")
 }
 
-/// S2.14: "a mapping that stays mapped shows, after a lock or an fsync, what others had published
-/// before it": also when the other node's bytes were drained meanwhile and nothing tells of them any more.
+/// S2.14: a mapping that stays mapped shows, after a lock or an fsync, what others had published before it. This
+/// also holds when the other node's bytes were drained meanwhile and nothing in the shared directory tells of them
+/// any more.
 #[test]
 fn a_lock_and_an_fsync_make_mappings_new() {
     for drain in BOTH {
         let mut cluster = Cluster::new(2, drain, LIMIT);
         cluster.start();
         let mut want = vec![1u8; LEN];
-        put(cluster.bay(0).path("f"), &want);
-        let writer = open_rw(cluster.bay(0).path("f"));
-        let reader = open_rw(cluster.bay(1).path("f"));
+        put(cluster.mount(0).path("f"), &want);
+        let writer = open_rw(cluster.mount(0).path("f"));
+        let reader = open_rw(cluster.mount(1).path("f"));
         let mapping = map(&reader);
         assert_same("mapped", mapping.bytes(), &want);
         for (turn, sync) in ALL.iter().cycle().take(20).enumerate() {
@@ -86,28 +87,28 @@ fn a_lock_and_an_fsync_make_mappings_new() {
     }
 }
 
-/// S2.14: the same where nothing in the shared directory tells of the bytes any more: they were written,
-/// announced and drained between two looks.
+/// S2.14: the same where nothing in the shared directory tells of the bytes any more: they were written, announced
+/// and drained between two refreshes.
 #[test]
 fn what_was_drained_between_two_looks_is_seen() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
     cluster.start();
     let mut want = vec![1u8; LEN];
-    put(cluster.bay(0).path("f"), &want);
-    cluster.bay(0).drain();
-    let reader = open_rw(cluster.bay(1).path("f"));
+    put(cluster.mount(0).path("f"), &want);
+    cluster.mount(0).drain();
+    let reader = open_rw(cluster.mount(1).path("f"));
     let mapping = map(&reader);
     for turn in 0..10usize {
         let sync = ALL[turn % ALL.len()];
         sync.done(&reader, &mapping);
         assert_same(&format!("before turn {turn}"), mapping.bytes(), &want);
-        let writer = open_rw(cluster.bay(0).path("f"));
+        let writer = open_rw(cluster.mount(0).path("f"));
         let at = turn * 5000;
         want[at..at + 100].fill(turn as u8 + 2);
         let bytes = &want[at..at + 100];
         writer.write_all_at(bytes, at as u64).expect("write");
         sys::close(writer).expect("close");
-        cluster.bay(0).drain();
+        cluster.mount(0).drain();
         assert_eq!(told_of(&cluster), 0, "something is left to be told");
         sync.done(&reader, &mapping);
         let what = format!("turn {turn}, {sync:?}");
@@ -117,14 +118,14 @@ fn what_was_drained_between_two_looks_is_seen() {
     cluster.finish();
 }
 
-/// S2.14: a file that was closed and opened again begins anew, whatever was heard of it before.
+/// S2.14: a file that was closed and opened again starts anew, whatever this node had learned of it before.
 #[test]
 fn a_file_that_was_closed_meanwhile_is_made_new() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
     cluster.start();
     let mut want = vec![1u8; LEN];
-    put(cluster.bay(0).path("f"), &want);
-    let writer = open_rw(cluster.bay(0).path("f"));
+    put(cluster.mount(0).path("f"), &want);
+    let writer = open_rw(cluster.mount(0).path("f"));
     let publish = |at: usize, want: &mut Vec<u8>| {
         let next = want[at] + 1;
         want[at..at + 100].fill(next);
@@ -134,11 +135,11 @@ fn a_file_that_was_closed_meanwhile_is_made_new() {
     };
     publish(0, &mut want);
     for turn in 1..8 {
-        let reader = open_rw(cluster.bay(1).path("f"));
+        let reader = open_rw(cluster.mount(1).path("f"));
         let mapping = map(&reader);
         assert_same(&format!("opened, turn {turn}"), mapping.bytes(), &want);
         publish(turn * 8000, &mut want);
-        // The version of the canonical file, which nothing is drained into, is old enough to count.
+        // The version of the canonical file, into which nothing is drained, is old enough to count.
         Sync::Fsync.done(&reader, &mapping);
         assert_same(&format!("turn {turn}"), mapping.bytes(), &want);
     }
@@ -146,7 +147,7 @@ fn a_file_that_was_closed_meanwhile_is_made_new() {
     cluster.finish();
 }
 
-/// Files that nodes say anything of.
+/// Counts the files that have a directory in the shared directory.
 fn told_of(cluster: &Cluster) -> usize {
     let groups = std::fs::read_dir(cluster.canonical(".forebay/files")).expect("list");
     let count =
@@ -154,15 +155,15 @@ fn told_of(cluster: &Cluster) -> usize {
     groups.map(|group| count(group.expect("list"))).sum()
 }
 
-/// S2.14 and S1.8: what was stored into a mapping and not yet written survives that its pages are dropped,
-/// and is published with them.
+/// S2.14 and S1.8: bytes that were stored into a mapping and not yet written survive when the pages of the mapping
+/// are dropped, and are published.
 #[test]
 fn stores_into_a_mapping_survive_others_bytes() {
     for drain in BOTH {
         let mut cluster = Cluster::new(2, drain, LIMIT);
         cluster.start();
         let mut want = vec![1u8; LEN];
-        put(cluster.bay(0).path("f"), &want);
+        put(cluster.mount(0).path("f"), &want);
         let files: Vec<File> = cluster.paths("f").iter().map(open_rw).collect();
         let mut mappings: Vec<Mapping> = files.iter().map(map).collect();
         for turn in 0..16usize {
@@ -193,14 +194,14 @@ fn stores_into_a_mapping_survive_others_bytes() {
     }
 }
 
-/// S2.14: "nothing is read again as long as nothing has changed": the pages of a file that nobody else
-/// writes stay, whatever this node does to it.
+/// S2.14: nothing is read again as long as nothing has changed: the pages of a file that no other node writes stay,
+/// whatever this node does to the file.
 #[test]
 fn pages_stay_as_long_as_nothing_changes() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
     cluster.start();
-    put(cluster.bay(1).path("f"), vec![1u8; LEN]);
-    let file = open_rw(cluster.bay(1).path("f"));
+    put(cluster.mount(1).path("f"), vec![1u8; LEN]);
+    let file = open_rw(cluster.mount(1).path("f"));
     let mut mapping = map(&file);
     let faults = |mapping: &Mapping| {
         let before = major_faults();
@@ -209,7 +210,7 @@ fn pages_stay_as_long_as_nothing_changes() {
         major_faults() - before
     };
     assert!(faults(&mapping) > 0, "it is mapped anew");
-    // Until the version of the canonical file, which was made just now, tells later ones apart.
+    // This waits until the version of the canonical file, which was made just now, can be told from later ones.
     wait_until("pages that stay", LONG, || {
         Sync::Fsync.done(&file, &mapping);
         (faults(&mapping) == 0).then_some(())
@@ -225,15 +226,15 @@ fn pages_stay_as_long_as_nothing_changes() {
     cluster.finish();
 }
 
-/// Of this thread: pages that had to be read.
+/// Returns how many pages had to be read for this thread.
 fn major_faults() -> i64 {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("getrusage");
     usage.major_page_faults()
 }
 
-/// The process that drops pages for `bay`.
-fn helper(bay: &Bay) -> Pid {
-    let children = format!("/proc/{0}/task/{0}/children", bay.pid());
+/// Finds the process that drops pages for `mount`.
+fn helper(mount: &TestMount) -> Pid {
+    let children = format!("/proc/{0}/task/{0}/children", mount.pid());
     let children = std::fs::read_to_string(children).expect("the daemon's children");
     let named = |pid: &&str| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -244,12 +245,12 @@ fn helper(bay: &Bay) -> Pid {
     Pid::from_raw(pid.parse().expect("a number"))
 }
 
-/// The thread waits for something and cannot be killed.
+/// Returns whether the thread waits for something and cannot be killed.
 fn is_stuck(task: &Path) -> bool {
     state(task) == Some('D')
 }
 
-/// A dead process whose parent does not care is one, too.
+/// Returns whether the process is gone. A dead process that its parent has not reaped counts as gone.
 fn is_gone(pid: Pid) -> bool {
     let state = state(&PathBuf::from(format!("/proc/{pid}")));
     state.is_none_or(|state| "ZX".contains(state))
@@ -265,20 +266,20 @@ fn tasks(pid: Pid) -> Vec<PathBuf> {
     tasks.flatten().flatten().map(|task| task.path()).collect()
 }
 
-/// S5.1, and the daemon's own end: pages are being dropped, which waits for a page that is being read, which
-/// waits within the daemon. Killed right then, the daemon ends at once, and so does everybody who waits.
-/// (With `absorb = coherent` the read waits for a lock of the daemon's, which the test holds.)
+/// S5.1, and the daemon's own end: pages are being dropped, which waits for a page that is being read, which waits
+/// within the daemon. Killed at that moment, the daemon ends at once, and so does every process that waits. (With
+/// `absorb = coherent` the read waits for a lock of the daemon's, which the test holds.)
 #[test]
 fn a_daemon_that_is_killed_while_pages_are_dropped_ends() {
-    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    bay.set("absorb", "coherent");
-    bay.start();
+    let mut mount = TestMount::with_limit(Drain::Never, LIMIT);
+    mount.set("absorb", "coherent");
+    mount.start();
     let data = vec![7u8; LEN];
-    put(bay.path("f"), &data);
-    let file = open_rw(bay.path("f"));
-    let dropper = helper(&bay);
+    put(mount.path("f"), &data);
+    let file = open_rw(mount.path("f"));
+    let dropper = helper(&mount);
 
-    let dir = std::fs::read_dir(bay.canonical(".forebay/locks")).expect("locks");
+    let dir = std::fs::read_dir(mount.canonical(".forebay/locks")).expect("locks");
     let turns: Vec<File> = dir
         .map(|entry| open_rw(entry.expect("list").path()))
         .collect();
@@ -304,20 +305,20 @@ fn a_daemon_that_is_killed_while_pages_are_dropped_ends() {
         tasks(dropper).iter().any(|t| is_stuck(t)).then_some(())
     });
 
-    bay.kill();
+    mount.kill();
     assert!(in_time("reading the page", touching).is_err());
     assert!(in_time("locking", locking).is_err());
     wait_until("the helper is gone", LONG, || {
         is_gone(dropper).then_some(())
     });
     drop((file, turns));
-    bay.start();
-    assert_same("after the next start", &get(bay.path("f")), &data);
-    bay.finish();
+    mount.start();
+    assert_same("after the next start", &get(mount.path("f")), &data);
+    mount.finish();
 }
 
-/// S2.14: without the process that drops pages a lock of a mapped file is an error and not a lie; files
-/// that are not mapped need it for nothing.
+/// S2.14: without the process that drops pages, locking a mapped file is an error, because the mapping would show
+/// old pages; files that are not mapped do not need the process.
 #[test]
 fn without_its_helper_a_mapped_file_is_not_locked() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
@@ -325,17 +326,17 @@ fn without_its_helper_a_mapped_file_is_not_locked() {
     cluster.allow_log("the kernel's pages of a mapped file could not be dropped");
     cluster.start();
     for name in ["mapped", "plain"] {
-        put(cluster.bay(0).path(name), vec![1u8; LEN]);
+        put(cluster.mount(0).path(name), vec![1u8; LEN]);
     }
-    let file = open_rw(cluster.bay(0).path("mapped"));
+    let file = open_rw(cluster.mount(0).path("mapped"));
     let mapping = map(&file);
     assert_eq!(mapping.bytes()[0], 1);
-    kill(helper(cluster.bay(0)), Signal::SIGKILL).expect("kill");
+    kill(helper(cluster.mount(0)), Signal::SIGKILL).expect("kill");
     wait_until("the daemon has noticed", LONG, || {
-        cluster.bay(0).log().contains("is gone").then_some(())
+        cluster.mount(0).log().contains("is gone").then_some(())
     });
     assert_eq!(errno(lock(&file, How::Posix), "lock"), libc::EIO);
-    let plain = open_rw(cluster.bay(0).path("plain"));
+    let plain = open_rw(cluster.mount(0).path("plain"));
     lock(&plain, How::Posix).expect("lock");
     drop((mapping, file, plain));
     cluster.finish();

@@ -1,7 +1,7 @@
-//! Names and sizes that the kernel of a node has from before, and another node has changed since.
+//! Names and sizes that the kernel of a node knows from before, and that another node has changed since.
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put};
 use forebay_tests::{prereq, sys};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -12,14 +12,13 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// S2.1, S2.6: a file that was removed and made again on one node is the new one for whoever opens the
-/// name on another, also while the kernel there still knows the old one. What is written to it is
-/// not lost.
+/// S2.1, S2.6: a file is removed and made again on one node. A program that opens the name on another node gets the
+/// new file, also while the kernel there still knows the old one. Bytes that the program writes to it are not lost.
 #[test]
 fn a_name_that_was_given_to_another_file() {
     let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
     cluster.start();
-    let [here, there] = [0, 1].map(|node| cluster.bay(node).path("f"));
+    let [here, there] = [0, 1].map(|node| cluster.mount(node).path("f"));
     for round in 0..5u8 {
         put(&here, [round; 40_000]);
         assert_same("the first", &get(&there), &[round; 40_000]);
@@ -37,14 +36,14 @@ fn a_name_that_was_given_to_another_file() {
     cluster.finish();
 }
 
-/// S2.6: a directory that was removed and made again on one node is the new one for all that happens below
-/// its name on another, also while the kernel there still knows the old one.
+/// S2.6: a directory is removed and made again on one node. Everything that happens below its name on another node
+/// concerns the new directory, also while the kernel there still knows the old one.
 #[test]
 fn a_name_that_was_given_to_another_directory() {
     let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
     cluster.set("attr-timeout", "30s");
     cluster.start();
-    let [here, there] = [0, 1].map(|node| cluster.bay(node).path("dir"));
+    let [here, there] = [0, 1].map(|node| cluster.mount(node).path("dir"));
     type Act = fn(&Path) -> std::io::Result<()>;
     let acts: [(&str, Act); 8] = [
         ("create", |dir| File::create_new(dir.join("new")).map(drop)),
@@ -79,12 +78,12 @@ fn a_name_that_was_given_to_another_directory() {
     cluster.finish();
 }
 
-/// S2.6: a directory that this node has removed says ENOENT, as everywhere.
+/// S2.6: a directory that this node has removed gives ENOENT, as on any file system.
 #[test]
 fn a_removed_directory_is_gone_here() {
     let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
     cluster.start();
-    let dir = cluster.bay(0).path("dir");
+    let dir = cluster.mount(0).path("dir");
     std::fs::create_dir(&dir).expect("make it");
     let held = File::open(&dir).expect("hold it");
     std::fs::remove_dir(&dir).expect("remove it");
@@ -111,10 +110,10 @@ fn the_end_of_a_file_that_several_open_at_once() {
     let wrong = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for i in 0..NODES * EACH {
-            let (all, wrong, bay) = (&all, &wrong, cluster.bay(i % NODES));
+            let (all, wrong, mount) = (&all, &wrong, cluster.mount(i % NODES));
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let path = bay.path(format!("f{round}"));
+                    let path = mount.path(format!("f{round}"));
                     if i == 0 {
                         File::create(&path).expect("make the file");
                     }
@@ -139,8 +138,8 @@ fn the_end_of_a_file_that_several_open_at_once() {
     cluster.finish();
 }
 
-/// S2.6: a file that another node removed on a file system which does not keep it for those who
-/// know it. Its data is nobody's any more, and no drain fails for it.
+/// S2.6: another node has removed a file, on a file system that does not keep it for clients that know it. Its data
+/// is dropped, and no drain fails because of it.
 #[test]
 fn a_file_that_is_gone_below() {
     prereq::mounting();
@@ -155,30 +154,31 @@ fn a_file_that_is_gone_below() {
         .program(prereq::helper("pfs-sim"))
         .start(&clients)
         .expect("start pfs-sim");
-    let mut bays = clients.each_ref().map(|client| {
-        let mut bay = Bay::with_limit(Drain::Never, LIMIT);
+    let mut mounts = clients.each_ref().map(|client| {
+        let mut mount = TestMount::with_limit(Drain::Never, LIMIT);
         let name = client.file_name().and_then(|name| name.to_str());
-        bay.set_backing(client)
+        mount
+            .set_backing(client)
             .set("node", name.expect("a name"))
             .set("attr-timeout", "0s");
-        bay.start();
-        bay
+        mount.start();
+        mount
     });
-    put(bays[0].path("kept"), [1; 5000]);
-    put(bays[0].path("gone"), [2; 5000]);
-    std::fs::remove_file(bays[1].path("gone")).expect("remove it");
-    for bay in &mut bays {
-        bay.drain();
-        assert!(bay.status().errors().is_empty());
-        bay.umount();
+    put(mounts[0].path("kept"), [1; 5000]);
+    put(mounts[0].path("gone"), [2; 5000]);
+    std::fs::remove_file(mounts[1].path("gone")).expect("remove it");
+    for mount in &mut mounts {
+        mount.drain();
+        assert!(mount.status().errors().is_empty());
+        mount.umount();
     }
     assert_same("the other file", &get(clients[1].join("kept")), &[1; 5000]);
-    drop(bays);
+    drop(mounts);
     drop(sim);
 }
 
-/// S1.5, S1.6: a file system that does not know a file any more once its last name is gone (GlusterFS and
-/// NFS say ESTALE): what has removed the name has succeeded, and the data is dropped.
+/// S1.5, S1.6: some file systems do not know a file any more once its last name is gone (GlusterFS and NFS say
+/// ESTALE). The call that removed the name succeeds, and the data is dropped.
 #[test]
 fn the_last_name_on_a_file_system_that_forgets() {
     prereq::mounting();
@@ -192,22 +192,22 @@ fn the_last_name_on_a_file_system_that_forgets() {
         .program(prereq::helper("pfs-sim"))
         .start(&[&client])
         .expect("start pfs-sim");
-    let mut bay = Bay::with_limit(Drain::Never, LIMIT);
-    bay.set_backing(&client);
-    bay.start();
+    let mut mount = TestMount::with_limit(Drain::Never, LIMIT);
+    mount.set_backing(&client);
+    mount.start();
     for name in ["removed", "replaced", "new", "linked"] {
-        put(bay.path(name), name.as_bytes());
+        put(mount.path(name), name.as_bytes());
     }
-    std::fs::hard_link(bay.path("linked"), bay.path("other")).expect("link");
-    std::fs::remove_file(bay.path("removed")).expect("unlink");
-    std::fs::rename(bay.path("new"), bay.path("replaced")).expect("rename over");
-    std::fs::remove_file(bay.path("linked")).expect("unlink one of two");
-    std::fs::create_dir(bay.path("dir")).expect("mkdir");
-    std::fs::remove_dir(bay.path("dir")).expect("rmdir");
-    bay.drain();
-    assert_eq!(bay.status().undrained(), 0);
+    std::fs::hard_link(mount.path("linked"), mount.path("other")).expect("link");
+    std::fs::remove_file(mount.path("removed")).expect("unlink");
+    std::fs::rename(mount.path("new"), mount.path("replaced")).expect("rename over");
+    std::fs::remove_file(mount.path("linked")).expect("unlink one of two");
+    std::fs::create_dir(mount.path("dir")).expect("mkdir");
+    std::fs::remove_dir(mount.path("dir")).expect("rmdir");
+    mount.drain();
+    assert_eq!(mount.status().undrained(), 0);
     assert_same("the new one", &get(client.join("replaced")), b"new");
     assert_same("the other name", &get(client.join("other")), b"linked");
-    bay.finish();
+    mount.finish();
     drop(sim);
 }

@@ -2,9 +2,9 @@
 //! with syncs on the writer's side only, whole ranges written back to change a few bytes, and zeros
 //! from other nodes than those that write the data. The programs themselves are in `tests/jobs`.
 
-use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::rng::{self, Rng};
+use forebay_tests::test_mount::{Drain, assert_same, get, open_rw, put};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(240);
 const BOTH: [Drain; 2] = [Drain::Never, Drain::Immediate];
 
-/// Two nodes that have `name` open, after `content` was put into it.
+/// Starts two nodes that have `f` open, after `content` was put into it.
 fn opened(drain: Drain, content: &[u8]) -> (Cluster, Vec<File>) {
     let mut cluster = Cluster::new(2, drain, LIMIT);
-    // Some write the same bytes on both nodes, as MPI libraries do (S2.16).
+    // Some tests write the same bytes on both nodes, as MPI libraries do (S2.16).
     cluster.allow_log("has written the same bytes");
     cluster.start();
-    put(cluster.bay(0).path("f"), content);
+    put(cluster.mount(0).path("f"), content);
     let files = cluster.paths("f").iter().map(open_rw).collect();
     (cluster, files)
 }
@@ -37,7 +37,7 @@ fn read(file: &File, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// All nodes and, after the drain, the canonical file.
+/// Checks the file on all nodes and, after the drain, the canonical file.
 fn end(cluster: Cluster, files: Vec<File>, want: &[u8]) {
     drop(files);
     for path in cluster.paths("f") {
@@ -48,9 +48,8 @@ fn end(cluster: Cluster, files: Vec<File>, want: &[u8]) {
     cluster.finish();
 }
 
-/// S2.10: a read through a handle that also writes sees what was published before it, and calls no
-/// fsync for that; also where this node has unpublished bytes of its own beside it, and where the file
-/// has become longer.
+/// S2.10: a read through a handle that also writes sees what was published before it, without an fsync. This also
+/// holds where this node has unpublished bytes of its own beside it, and where the file has become longer.
 #[test]
 fn reads_see_what_others_have_synced() {
     for drain in BOTH {
@@ -71,8 +70,8 @@ fn reads_see_what_others_have_synced() {
     }
 }
 
-/// S2.11: "On this node nothing of that shows": what was written after a read past the end, and is then
-/// written over with zeros, is zeros; also where a second, shorter read followed the first.
+/// S2.11: writes that are left out do not show on this node. Bytes that were written after a read past the end, and
+/// are then written over with zeros, are zeros; also where a second, shorter read followed the first.
 #[test]
 fn zeros_over_what_was_written_since_are_a_write() {
     for drain in BOTH {
@@ -88,8 +87,8 @@ fn zeros_over_what_was_written_since_are_a_write() {
     }
 }
 
-/// S2.11: "bytes that a write leaves as they were read": each node changes its own bytes, by reading
-/// ranges and writing them back with the others' as they were on this node at some time.
+/// S2.11: bytes that a write leaves as they were read are not written. Each node changes its own bytes, by reading
+/// ranges and writing them back with the other node's bytes as they were on this node at some time.
 #[test]
 fn what_is_written_back_as_it_was_read_is_no_write() {
     let seed = rng::seed("what_is_written_back_as_it_was_read_is_no_write");
@@ -97,7 +96,7 @@ fn what_is_written_back_as_it_was_read_is_no_write() {
         let mut rng = Rng::derive(seed, drain as u64);
         let mut want = rng.bytes(100_000);
         let (cluster, files) = opened(drain, &want);
-        // Whose byte it is: neighbours in runs of one byte to some thousands.
+        // The node that each byte belongs to: the nodes alternate in runs of one byte to some thousands.
         let mut owner = Vec::new();
         while owner.len() < want.len() {
             let run = rng.size(3000) as usize;
@@ -114,7 +113,7 @@ fn what_is_written_back_as_it_was_read_is_no_write() {
             let mut changing = false;
             for i in 0..len {
                 if i == 0 || owner[at + i] != owner[at + i - 1] {
-                    // No more than are told apart byte for byte.
+                    // There are no more runs than are told apart byte for byte.
                     changing = owner[at + i] == node && stretches < 30 && rng.one_in(2);
                     stretches += usize::from(changing);
                 }
@@ -136,13 +135,13 @@ fn what_is_written_back_as_it_was_read_is_no_write() {
     }
 }
 
-/// S1.1 and S2.1 hold for writes that leave things as they were read: a change of this node, or one
-/// of another node that came before a sync point, is written over.
+/// S1.1 and S2.1 hold for writes that put back what was read: a change of this node, or one of another node that
+/// came before a sync point, is written over.
 #[test]
 fn older_bytes_can_be_written_back_on_purpose() {
     for drain in BOTH {
         let (cluster, files) = opened(drain, b"aaaaaaaaaa");
-        let same_node = open_rw(cluster.bay(0).path("f"));
+        let same_node = open_rw(cluster.mount(0).path("f"));
         let old = read(&files[0], 0, 10);
         same_node.write_all_at(b"bbb", 3).unwrap();
         files[0].write_all_at(&old, 0).unwrap();
@@ -161,7 +160,7 @@ fn older_bytes_can_be_written_back_on_purpose() {
     }
 }
 
-/// S2.11: "zeros where nothing is": one node fills what another writes, and closes last.
+/// S2.11: zeros where nothing is are no data. One node fills with zeros what another writes, and closes last.
 #[test]
 fn zeros_where_nothing_is_are_no_data() {
     const FILLED: usize = 3 << 20;
@@ -172,14 +171,14 @@ fn zeros_where_nothing_is_are_no_data() {
         files[1].write_all_at(&vec![0; FILLED], 4).unwrap();
         assert_eq!(files[1].metadata().unwrap().len(), want.len() as u64);
         assert_same("filled", &read(&files[1], 0, want.len()), &want);
-        assert_eq!(cluster.bay(1).status().in_log(), 0, "zeros were recorded");
+        assert_eq!(cluster.mount(1).status().in_log(), 0, "zeros were recorded");
         files[0].write_all_at(&[7; 70_000], 1 << 20).unwrap();
         want[1 << 20..][..70_000].fill(7);
         files[0].sync_all().unwrap();
         files[1].sync_all().unwrap();
         assert_same("data", &read(&files[1], 0, want.len()), &want);
 
-        // Where something is, zeros are data.
+        // Where there is data, zeros are data.
         files[1].write_all_at(&[0; 1000], 1 << 20).unwrap();
         want[1 << 20..][..1000].fill(0);
         files.swap(0, 1);
@@ -187,8 +186,8 @@ fn zeros_where_nothing_is_are_no_data() {
     }
 }
 
-/// S2.11: what another node has synced is something, also for a node that has not looked since, and
-/// zeros replace it. So a library does that synced the writer's side only.
+/// S2.11: bytes that another node has synced are data, also for a node that has not refreshed since, and zeros
+/// replace them. A library that synced only the writer's side does that.
 #[test]
 fn zeros_over_what_another_has_synced_are_data() {
     for drain in BOTH {
@@ -204,7 +203,7 @@ fn zeros_over_what_another_has_synced_are_data() {
     }
 }
 
-/// S2.12: the size that `ftruncate` sets is seen at once, without fsync; S2.5: what was cut stays so.
+/// S2.12: the size that `ftruncate` sets is seen at once, without fsync; S2.5: what was cut off does not come back.
 #[test]
 fn a_size_that_was_set_is_seen() {
     for drain in BOTH {
@@ -217,7 +216,7 @@ fn a_size_that_was_set_is_seen() {
             .enumerate()
         {
             let (here, there) = (&files[turn % 2], &files[(turn + 1) % 2]);
-            // Something unpublished, so that the size is not only the canonical file's.
+            // Unpublished bytes, so that the size is not only the canonical file's.
             here.write_all_at(&[1; 10], 10).unwrap();
             here.set_len(size).unwrap();
             let seen = there.metadata().unwrap().len();
@@ -230,14 +229,15 @@ fn a_size_that_was_set_is_seen() {
     }
 }
 
-/// S2.13: who reads past the end and then writes there: others know the end from then on.
+/// S2.13: a handle reads past the end and then writes there: other nodes know the end from then on.
 #[test]
 fn an_end_that_was_read_past_is_published() {
     for drain in BOTH {
         let (cluster, files) = opened(drain, b"");
         let mut want = vec![0; 0];
         for turn in 0..10usize {
-            // A range that goes on where the other node's ended, and has that one's bytes in its holes.
+            // The range overlaps the end of the other node's range and goes on past it. It has that node's bytes in
+            // its holes.
             let file = &files[turn % 2];
             let at = turn * 1000;
             let mut buffer = vec![0xAA; 2000];

@@ -1,18 +1,20 @@
-//! What a round writes to canonical files, counted by the simulated file system: whole stripes, each byte
-//! once, and nothing that is not the file's any more.
+//! The writes of a round to canonical files, counted by the simulated file system: whole stripes, each byte once,
+//! and nothing that no longer belongs to the file.
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::rng::Rng;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put, text};
+use nix::sys::signal::Signal;
 use nodes_pair::{MIB, Shared, until};
-use pfs_sim::{Sim, Tally};
+use pfs_sim::{Change, Failure, Sim, Tally};
+use std::os::unix::fs::FileExt;
 
 /// Two nodes that publish with each close and drain when they are asked to.
 struct Pair {
-    a: Bay,
-    b: Bay,
+    a: TestMount,
+    b: TestMount,
     shared: Shared,
 }
 
@@ -29,7 +31,7 @@ impl Pair {
         Pair { a, b, shared }
     }
 
-    /// All that was written until now is published; from here on requests count.
+    /// Checks that everything that was written until now is published. From here on requests count.
     fn published(&self, layouts: usize) {
         assert_eq!(self.shared.names('l').len(), layouts, "published");
         let counters = self.shared.sim().counters().expect("read the counters");
@@ -40,7 +42,7 @@ impl Pair {
         self.shared.sim().reset_counters().expect("reset");
     }
 
-    /// Both at once, so that each may take its part.
+    /// Drains on both nodes at once, so that each may take its part.
     fn drain(&self) {
         std::thread::scope(|scope| {
             for node in [&self.a, &self.b] {
@@ -49,7 +51,7 @@ impl Pair {
         });
     }
 
-    /// What reached a canonical file since then.
+    /// Returns what has reached a canonical file since then.
     fn tally(&self, name: &str) -> Tally {
         let counters = self.shared.sim().counters().expect("read the counters");
         counters.file(name).map(|f| f.tally).unwrap_or_default()
@@ -65,9 +67,9 @@ fn data(seed: u64, size: usize) -> Vec<u8> {
     Rng::new(seed).bytes(size)
 }
 
-/// S4.4: "Data that was overwritten, truncated away or removed is dropped and not drained"; S2.5: a cut counts
-/// "for the data of all nodes that had been published before". One node has published 8 MiB; the other cuts
-/// that to 1 MiB, and writes over what is left.
+/// S4.4: data that was overwritten, truncated away or removed is dropped and not drained; S2.5: a cut counts for the
+/// data of all nodes that had been published before. One node has published 8 MiB; the other cuts that to 1 MiB, and
+/// overwrites what is left.
 #[test]
 fn what_another_node_has_replaced_is_not_drained() {
     let pair = Pair::new();
@@ -87,8 +89,8 @@ fn what_another_node_has_replaced_is_not_drained() {
     pair.finish();
 }
 
-/// S4.4, and S2.6: what is published "of a file without a name is dropped and never drained". The name is taken
-/// away by another node than the one that has published.
+/// S4.4 and S2.6: published data of a file without a name is dropped and never drained. Here another node than the
+/// one that has published it removes the name.
 #[test]
 fn what_another_node_has_removed_is_not_drained() {
     let pair = Pair::new();
@@ -96,7 +98,7 @@ fn what_another_node_has_removed_is_not_drained() {
     pair.published(1);
     std::fs::remove_file(pair.b.path("gone")).expect("unlink");
     pair.drain();
-    // It has no name to be counted under: all that nodes wrote is what they told each other.
+    // The file has no name to be counted under: all that the nodes wrote is what they told each other.
     let written = pair.shared.written();
     assert!(written <= 256 << 10, "{written} bytes");
     until("its subfiles are gone", || {
@@ -105,8 +107,68 @@ fn what_another_node_has_removed_is_not_drained() {
     pair.finish();
 }
 
-/// S2.8: "Nodes share the work", in units of the file's stripes. Both have written every other block, and blocks
-/// end nowhere near a stripe: what reaches the canonical file is whole stripes all the same, each once.
+/// S2.6 and S2.8: a drain that was asked for ends when another node has removed the file meanwhile, although that node
+/// keeps what it has published of it. The drain fails half way, so that it looks at the file again after the removal.
+#[test]
+fn a_drain_ends_when_another_node_removes_the_file() {
+    let mut pair = Pair::new();
+    put(pair.b.path("gone"), data(5, 8 * MIB));
+    pair.published(1);
+    pair.a.umount();
+    pair.a
+        .set("drain-rate", "1MiB")
+        .allow_log("Input/output error");
+    pair.a.start();
+    let path = pair.a.path("gone");
+    let out = pair.a.run(["drain".as_ref(), path.as_os_str()]);
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out));
+    until("its drain has begun", || {
+        pair.tally("gone").bytes_written > 0
+    });
+    let fail = |how| pair.shared.sim().set_all(Change::default().fail(how));
+    fail(Failure::Eio).expect("fail");
+    until("its drain has failed", || {
+        pair.a
+            .status()
+            .at("/errors")
+            .to_string()
+            .contains("Input/output error")
+    });
+    pair.a.signal(Signal::SIGSTOP);
+    fail(Failure::None).expect("heal");
+    std::fs::remove_file(pair.b.path("gone")).expect("unlink");
+    pair.a.signal(Signal::SIGCONT);
+    pair.a.drain();
+    until("its subfiles are gone", || {
+        pair.shared.subfiles().is_empty()
+    });
+    pair.finish();
+}
+
+/// S1.5 and S2.6: what a node has published of a file that it removes stays readable through its open handles, and is
+/// dropped with the last of them, although the node drains nothing by itself.
+#[test]
+fn what_was_published_and_removed_is_dropped_with_the_last_handle() {
+    let pair = Pair::new();
+    let want = data(6, 8 * MIB);
+    put(pair.b.path("gone"), &want);
+    pair.published(1);
+    let open = open_rw(pair.b.path("gone"));
+    std::fs::remove_file(pair.b.path("gone")).expect("unlink");
+    pair.b.drain();
+    assert_ne!(pair.shared.subfiles(), Vec::<std::path::PathBuf>::new());
+    let mut got = vec![0; want.len()];
+    open.read_exact_at(&mut got, 0).expect("read");
+    assert_same("through the handle", &got, &want);
+    drop(open);
+    until("its subfiles are gone", || {
+        pair.shared.subfiles().is_empty()
+    });
+    pair.finish();
+}
+
+/// S2.8: nodes share the work, in units of the file's stripes. Both have written every other block, and blocks end
+/// nowhere near a stripe: the canonical file gets whole stripes all the same, each once.
 #[test]
 fn interleaved_blocks_are_drained_as_whole_stripes() {
     const BLOCK: usize = 47008;

@@ -1,15 +1,14 @@
-//! Four nodes in one file at once: neighbouring bytes of one page and one stripe, and a counter
-//! under locks.
+//! Four nodes in one file at once: neighbouring bytes of one page and one stripe, and a counter under locks.
 //!
-//! S2.1 "What a node wrote before a close, fsync or unlock is what every open, fsync or lock that
-//! comes after it reads, on every node"; S2.4 "Two nodes may write neighbouring bytes at the same
-//! time"; S3.6 "Locks are sync points".
+//! Checks S2.1 (bytes that a node wrote before a close, fsync or unlock are read by every open, fsync or lock that
+//! comes after it, on every node), S2.4 (two nodes may write neighbouring bytes at the same time) and S3.6 (locks
+//! are sync points).
 
-use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::locks::{How, fcntl, unlock, wait_for_lock};
 use forebay_tests::rng::{self, Rng};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, assert_same, get, open_rw, put};
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::sync::Barrier;
@@ -18,22 +17,22 @@ use std::time::{Duration, Instant};
 const NODES: usize = 4;
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Size of a range, and how many of them each node writes.
+/// Size of a range, and how many ranges of that size each node writes.
 const RANGES: [(usize, usize); 4] = [(1, 700), (7, 700), (47008, 24), (4097, 120)];
 
-/// S2.1, S2.4, S4 with the settings a user gets.
+/// Checks S2.1, S2.4 and S4 with the default settings.
 #[test]
 fn interleaved_by_default() {
     interleaved("defaults", Drain::Immediate, &[]);
 }
 
-/// S2.1, S2.4, S4 with `close = publish`.
+/// Checks S2.1, S2.4 and S4 with `close = publish`.
 #[test]
 fn interleaved_with_publishing_closes() {
     interleaved("publish", Drain::Immediate, &[("close", "publish")]);
 }
 
-/// S2.1, S2.4, S4 with `drain = never`: all that is seen comes from other nodes' subfiles.
+/// Checks S2.1, S2.4 and S4 with `drain = never`: everything that is seen comes from other nodes' subfiles.
 #[test]
 fn interleaved_without_drain() {
     interleaved("never", Drain::Never, &[]);
@@ -43,11 +42,11 @@ fn interleaved_without_drain() {
 struct Range {
     start: usize,
     len: usize,
-    /// Its number among those of its size: neighbours have different ones.
+    /// Its number among the ranges of its size: neighbours have different numbers.
     number: usize,
 }
 
-/// Ranges of each size side by side, one size after the other.
+/// Returns ranges of each size side by side, one size after the other.
 fn ranges() -> Vec<Range> {
     let mut start = 0;
     let mut all = Vec::new();
@@ -60,8 +59,8 @@ fn ranges() -> Vec<Range> {
     all
 }
 
-/// Three times over: each time every range has another writer, which shows whether something older
-/// ever lies over something newer.
+/// Writes the ranges three times. Each time every range has another writer, which shows whether something older ever
+/// lies over something newer.
 fn interleaved(name: &str, drain: Drain, settings: &[(&str, &str)]) {
     let seed = rng::seed(&format!("interleaved ranges, {name}"));
     let mut cluster = Cluster::new(NODES, drain, LIMIT);
@@ -71,7 +70,7 @@ fn interleaved(name: &str, drain: Drain, settings: &[(&str, &str)]) {
     cluster.start();
     let ranges = ranges();
     let end = ranges.last().map_or(0, |r| r.start + r.len);
-    put(cluster.bay(0).path("f"), b"");
+    put(cluster.mount(0).path("f"), b"");
     for round in 0..3 {
         let data = Rng::derive(seed, round).bytes(end);
         let started = Instant::now();
@@ -120,19 +119,19 @@ fn shuffle<T>(all: &mut [T], rng: &mut Rng) {
     }
 }
 
-/// S3.6 with process locks.
+/// Checks S3.6 with process locks.
 #[test]
 fn a_counter_under_fcntl() {
     counter(How::Posix, 1000);
 }
 
-/// S3.6 with open-file-description locks.
+/// Checks S3.6 with open-file-description locks.
 #[test]
 fn a_counter_under_ofd() {
     counter(How::Ofd, 250);
 }
 
-/// S3.6 with flock.
+/// Checks S3.6 with flock.
 #[test]
 fn a_counter_under_flock() {
     counter(How::Flock, 1000);
@@ -158,11 +157,11 @@ fn add(path: &Path, how: How, times: u64) {
     sys::close(file).expect("close");
 }
 
-/// One process has one owner of locks at each node: threads are as good as processes here.
+/// A process has one lock owner at each node, so threads are as good as processes here.
 fn counter(how: How, times: u64) {
     let mut cluster = Cluster::new(NODES, Drain::Immediate, LIMIT);
     cluster.start();
-    put(cluster.bay(0).path("counter"), 0u64.to_le_bytes());
+    put(cluster.mount(0).path("counter"), 0u64.to_le_bytes());
     let started = Instant::now();
     std::thread::scope(|scope| {
         for path in cluster.paths("counter") {
@@ -183,13 +182,13 @@ fn counter(how: How, times: u64) {
     cluster.finish();
 }
 
-/// Runs of one writer, and bytes of a run.
+/// Number of runs of one writer, and bytes of a run.
 const RUNS: usize = 100;
 const RUN: usize = 88;
 
-/// S3.6 with ranges: two writers on each of two nodes. Those of a pair have the runs of one range in
-/// turn and change it under a lock on it; the other pair does the same beside them. An unlock
-/// publishes what was written under that lock, whatever somebody else of the node writes meanwhile.
+/// S3.6 with ranges: there are two writers on each of two nodes. The two writers of a pair own alternate runs of one
+/// range and change them under a lock on that range; the other pair does the same beside them. An unlock publishes
+/// what was written under its lock, whatever another writer of the node writes meanwhile.
 #[test]
 fn changes_under_locks_on_ranges_that_do_not_touch() {
     let mut cluster = Cluster::new(2, Drain::Immediate, LIMIT);
@@ -197,11 +196,11 @@ fn changes_under_locks_on_ranges_that_do_not_touch() {
     let range = 2 * RUNS * RUN;
     for round in 0..60 {
         let name = format!("f{round}");
-        put(cluster.bay(0).path(&name), b"");
+        put(cluster.mount(0).path(&name), b"");
         let barrier = Barrier::new(4);
         std::thread::scope(|scope| {
             for writer in 0..4 {
-                let path = cluster.bay(writer % 2).path(&name);
+                let path = cluster.mount(writer % 2).path(&name);
                 let barrier = &barrier;
                 scope.spawn(move || {
                     let file = open_rw(&path);

@@ -1,12 +1,12 @@
 //! Tools that leave holes out, on files in every state that data passes through.
 //!
-//! S1.2 "`stat` shows the size and the allocated blocks as if all data were in the canonical file, also
-//! while none of it is"; S1.10 "`SEEK_DATA` never skips data". `tar -S` takes a file without blocks for
-//! one without data, and archives zeros.
+//! S1.2: `stat` shows the size and the allocated blocks as if all data were in the canonical file, also while none
+//! of it is; S1.10: `SEEK_DATA` never skips data. `tar -S` takes a file without blocks for one without data, and
+//! archives zeros.
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, put};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -24,7 +24,7 @@ const STATES: [&str; 6] = [
 ];
 const SHAPES: [&str; 3] = ["small", "dense", "holes"];
 
-/// Pieces of data, and the size of the file.
+/// Returns pieces of data, and the size of the file.
 fn shape(name: &str) -> (Vec<(u64, usize)>, u64) {
     match name {
         "small" => (vec![(0, 700)], 700),
@@ -50,12 +50,12 @@ fn write(file: &File, shape_name: &str) {
     }
 }
 
-/// S1.2, S1.10 on every node, with `tar -S`, `cp --sparse=always` and `rsync -S`.
+/// Checks S1.2 and S1.10 on every node, with `tar -S`, `cp --sparse=always` and `rsync -S`.
 #[test]
 fn tools_that_leave_out_holes_leave_out_no_data() {
     let mut cluster = Cluster::new(3, Drain::Never, LIMIT);
     cluster.start();
-    fs::create_dir(cluster.bay(0).path("d")).expect("mkdir");
+    fs::create_dir(cluster.mount(0).path("d")).expect("mkdir");
     let mut open = Vec::new();
     for state in [
         "drained",
@@ -67,7 +67,7 @@ fn tools_that_leave_out_holes_leave_out_no_data() {
     ] {
         for shape in SHAPES {
             let name = format!("d/{state}-{shape}");
-            let file = File::create(cluster.bay(0).path(&name)).expect("create");
+            let file = File::create(cluster.mount(0).path(&name)).expect("create");
             write(&file, shape);
             match state {
                 "written" => {
@@ -79,10 +79,12 @@ fn tools_that_leave_out_holes_leave_out_no_data() {
             }
             sys::close(file).expect("close");
             match state {
-                "seen" => assert_same(&name, &get(cluster.bay(1).path(&name)), &content(shape)),
+                "seen" => assert_same(&name, &get(cluster.mount(1).path(&name)), &content(shape)),
                 "rewritten" => {
                     // A piece of it comes from another node, and is published.
-                    let file = File::options().write(true).open(cluster.bay(1).path(&name));
+                    let file = File::options()
+                        .write(true)
+                        .open(cluster.mount(1).path(&name));
                     let file = file.expect("open");
                     sys::write_all_at(&file, b"ddd", 100).expect("write");
                     file.sync_all().expect("fsync");
@@ -94,26 +96,26 @@ fn tools_that_leave_out_holes_leave_out_no_data() {
             cluster.drain();
         }
     }
-    // Other nodes see what was written and not closed after a sync.
-    copies_on(cluster.bay(0), &STATES);
+    // Other nodes see bytes that were written and not closed only after a sync.
+    copies_on(cluster.mount(0), &STATES);
     for file in open {
         file.sync_all().expect("fsync");
         sys::close(file).expect("close");
     }
     for node in [1, 2, 0] {
-        copies_on(cluster.bay(node), &STATES);
+        copies_on(cluster.mount(node), &STATES);
     }
     cluster.drain();
-    copies_on(cluster.bay(2), &STATES);
+    copies_on(cluster.mount(2), &STATES);
     cluster.finish();
 }
 
-fn copies_on(bay: &Bay, states: &[&str]) {
-    let from = bay.path("d");
+fn copies_on(mount: &TestMount, states: &[&str]) {
+    let from = mount.path("d");
     for state in states {
         for shape in SHAPES {
             let name = format!("{state}-{shape}");
-            // Opened, so that it shows what is only announced (S2.2).
+            // The file is opened, so that it shows data that is only announced (S2.2).
             let opened = File::open(from.join(&name)).expect("open");
             let meta = opened.metadata().expect("fstat");
             let data: usize = self::shape(shape).0.iter().map(|(_, len)| len).sum();
@@ -154,7 +156,11 @@ fn copies_on(bay: &Bay, states: &[&str]) {
             let name = format!("{state}-{shape}");
             for copy in [&tar, &cp, &rsync.join("d")] {
                 let copy: &Path = copy;
-                let what = format!("{} on {}", copy.join(&name).display(), bay.mnt().display());
+                let what = format!(
+                    "{} on {}",
+                    copy.join(&name).display(),
+                    mount.mnt().display()
+                );
                 assert_same(&what, &get(copy.join(&name)), &content(shape));
             }
         }
@@ -170,7 +176,7 @@ fn run(command: &mut Command) {
     );
 }
 
-/// S1.2: a hole that was punched, and bytes that were published twice, do not count.
+/// S1.2: holes, and bytes that were published again, do not count as blocks.
 #[test]
 fn blocks_are_those_of_the_data() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);

@@ -1,15 +1,15 @@
-//! `forebay status --backing`: what all nodes say in the directory that they share, without a mount.
+//! `forebay status --backing` shows what all nodes say in the shared directory, without a mount.
 //!
-//! "Shows all nodes (since when nothing was heard of each), the files that have published data which is not in
-//! the files below, who drains them, and what was closed and not published" (docs/OPERATIONS.md). It is what is
-//! left to look at when S2.2, S2.3 or S2.8 are waited for, and what cannot be read is said (S5.3, S8.12).
+//! It shows all nodes (and since when nothing was heard of each), the files that have published data which is not in
+//! the files below, the nodes that drain them, and what was closed and not published (docs/OPERATIONS.md). It is all
+//! that can be looked at while S2.2, S2.3 or S2.8 are waited for, and it names what it cannot read (S5.3, S8.12).
 
 mod nodes_adopt_rig;
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{DENIED, OK, USAGE, assert_refused, code};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put, text};
 use forebay_tests::users::{ALICE, as_user};
 use nodes_adopt_rig::*;
 use nodes_pair::{MIB, Shared, json, texts, until};
@@ -19,18 +19,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-fn status(login: &Bay, shared: &Shared, options: &[&str]) -> Output {
+fn status(login: &TestMount, shared: &Shared, options: &[&str]) -> Output {
     let backing = shared.backing();
     let mut args = vec!["status".as_ref(), "--backing".as_ref(), backing.as_os_str()];
     args.extend(options.iter().map(std::ffi::OsStr::new));
     login.run(args)
 }
 
-fn in_json(login: &Bay, shared: &Shared) -> Value {
+fn in_json(login: &TestMount, shared: &Shared) -> Value {
     let out = status(login, shared, &["--json"]);
     assert_eq!(code(&out), OK, "{}", text(&out));
     let report = json(&out);
-    // Everything a script may ask for is there, whether there is a value or not.
+    // Every key that a script may ask for is there, whether it has a value or not.
     for node in report["nodes"].as_array().expect("nodes") {
         for key in ["id", "name", "state", "lease_seconds", "heard_seconds_ago"] {
             assert!(node.get(key).is_some(), "{key} is missing: {node:#}");
@@ -42,7 +42,7 @@ fn in_json(login: &Bay, shared: &Shared) -> Value {
             "path",
             "epoch",
             "published",
-            "promised",
+            "announced",
             "drained_by",
             "domains_done",
             "domains",
@@ -59,7 +59,7 @@ fn in_json(login: &Bay, shared: &Shared) -> Value {
     report
 }
 
-fn in_text(login: &Bay, shared: &Shared) -> String {
+fn in_text(login: &TestMount, shared: &Shared) -> String {
     let out = status(login, shared, &[]);
     assert_eq!(code(&out), OK, "{}", text(&out));
     assert!(out.stderr.is_empty(), "{}", text(&out));
@@ -78,7 +78,7 @@ fn file<'a>(report: &'a Value, path: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("file {path} is missing: {report:#}"))
 }
 
-/// What a file of the report has in the shared directory.
+/// Returns the directory that a file of the report has in the shared directory.
 fn dir_of(shared: &Shared, file: &Value) -> PathBuf {
     let id = file["id"].as_str().expect("an id");
     let dirs = shared.file_dirs();
@@ -94,13 +94,13 @@ fn layout_in(dir: &Path) -> PathBuf {
     layout
 }
 
-/// The cells of one table: the heads, and every row under them. Fails where a column does not line up, or a
+/// Returns the cells of one table: the heads, and every row under them. Fails if a column does not line up, or a
 /// line ends with blanks.
 fn table(said: &str, first: &str) -> Vec<Vec<String>> {
     let heads = ["node", "id", "state", "lease", "heard of"];
     let heads = match first {
         "node" => heads,
-        _ => ["file", "epoch", "published", "promised by", "drained by"],
+        _ => ["file", "epoch", "published", "announced by", "drained by"],
     };
     let right = ["lease", "heard of", "epoch"];
     let mut lines = said
@@ -109,14 +109,14 @@ fn table(said: &str, first: &str) -> Vec<Vec<String>> {
     let head = lines
         .next()
         .unwrap_or_else(|| panic!("no table of {first}: {said}"));
-    // Where each column begins: right behind where the one before must end.
     let mut rows = vec![head];
-    // A table ends where the next begins; notes stand deeper than rows.
+    // A table ends where the next one begins; notes are indented deeper than rows.
     rows.extend(lines.take_while(|line| {
         let row = line.trim_start();
         line.starts_with("  ") && !row.starts_with("file ") && !row.starts_with("Nothing ")
     }));
     rows.retain(|line| !line.starts_with("    "));
+    // Each column's start, or its end if it is aligned to the right.
     let mut edges = Vec::new();
     for name in heads {
         let at = head
@@ -165,7 +165,7 @@ fn row(rows: &[Vec<String>], first: &str) -> Vec<String> {
         .clone()
 }
 
-/// One node has published, one has only announced; then both are dead, and nothing of it is forgotten.
+/// One node has published and one has only announced; then both are dead, and nothing of that is forgotten.
 #[test]
 fn what_is_published_and_what_is_announced() {
     let shared = Shared::plain();
@@ -182,7 +182,7 @@ fn what_is_published_and_what_is_announced() {
     let published = data(1, 3 * MIB);
     put(a.path("run/published"), &published);
     put(b.path("announced"), data(2, MIB));
-    // A second part of it, of the other node, is announced.
+    // The other node announces a second part of the file.
     write_at(&b, "run/published", MIB, &data(3, 5000));
 
     let report = in_json(&login, &shared);
@@ -209,10 +209,10 @@ fn what_is_published_and_what_is_announced() {
         "{of_a:#}"
     );
     assert!(of_a["epoch"].as_u64() >= Some(1), "{of_a:#}");
-    assert_eq!(texts(&of_a["promised"]), ["beta"]);
+    assert_eq!(texts(&of_a["announced"]), ["beta"]);
     assert_eq!(of_a["drained_by"], Value::Null);
     assert_eq!(of_a["domains"], Value::Null);
-    // Nothing that is published leads to the other one: it is known by its inode.
+    // Nothing that is published leads to the other file: it is known by its inode.
     let ino = fs::metadata(shared.canonical("announced"))
         .expect("stat")
         .ino();
@@ -224,7 +224,7 @@ fn what_is_published_and_what_is_announced() {
             .is_some_and(|text| text.starts_with(&id))
     });
     let of_b = of_b.unwrap_or_else(|| panic!("no file {id}: {report:#}"));
-    assert_eq!(texts(&of_b["promised"]), ["beta"]);
+    assert_eq!(texts(&of_b["announced"]), ["beta"]);
     assert_eq!(of_b["published"].as_array().map(Vec::len), Some(0));
 
     let said = in_text(&login, &shared);
@@ -258,7 +258,7 @@ fn what_is_published_and_what_is_announced() {
     });
     let dead = in_json(&login, &shared);
     assert_eq!(dead["files"], report["files"], "what they said stays");
-    // Back again, and drained: nobody has anything to say of any file.
+    // Both nodes are back and have drained: no node has anything to say of any file.
     a.start();
     b.start();
     a.drain();
@@ -279,7 +279,7 @@ fn what_is_published_and_what_is_announced() {
     );
 }
 
-/// While a file is drained: by whom, and how many of its domains are done.
+/// While a file is drained, the report says by which node, and how many of its domains are done.
 #[test]
 fn a_round_that_is_under_way() {
     let shared = Shared::plain();
@@ -299,7 +299,7 @@ fn a_round_that_is_under_way() {
     until("the round is over", || {
         let report = in_json(&login, &shared);
         let file = &report["files"][0];
-        // The other node's layout stays until that node looks.
+        // The other node's layout stays until that node refreshes.
         if file["published"].as_array().is_none_or(Vec::is_empty) {
             return true;
         }
@@ -324,10 +324,11 @@ fn a_round_that_is_under_way() {
         node.drain();
     }
     assert_same("canonical", &get(shared.canonical("f")), &want);
-    nodes.into_iter().for_each(Bay::finish);
+    nodes.into_iter().for_each(TestMount::finish);
 }
 
-/// What cannot be read is said, with whose it is, and the rest is shown all the same.
+/// Content that cannot be read is named, with the node or file that it belongs to, and the rest is shown all the
+/// same.
 #[test]
 fn what_is_damaged_is_named() {
     let shared = Shared::plain();
@@ -348,8 +349,11 @@ fn what_is_damaged_is_named() {
     bytes[last] ^= 1;
     put(&layout, &bytes);
     put(dir.join("no-name-of-ours"), "");
-    put(shared.commons().join("nodes/00000000000000aa"), "nonsense");
-    // Whoever opened it would wait for ever.
+    put(
+        shared.shared_dir().join("nodes/00000000000000aa"),
+        "nonsense",
+    );
+    // A process that opened this would wait for ever.
     let odd = dir_of(&shared, file(&before, "odd")).join("l.00000000000000bb.1");
     sys::mknod(&odd, libc::S_IFIFO | 0o600, 0).expect("mkfifo");
 
@@ -385,16 +389,16 @@ fn what_is_damaged_is_named() {
     assert!(said.contains("nodes/00000000000000aa is damaged"), "{said}");
 
     fs::remove_file(odd).expect("remove");
-    // It said so and changed nothing.
+    // The command has named it and changed nothing.
     assert_eq!(get(&layout), bytes);
     put(&layout, whole);
     fs::remove_file(dir.join("no-name-of-ours")).expect("remove");
-    fs::remove_file(shared.commons().join("nodes/00000000000000aa")).expect("remove");
+    fs::remove_file(shared.shared_dir().join("nodes/00000000000000aa")).expect("remove");
     assert_eq!(in_json(&login, &shared)["files"], before["files"]);
 }
 
-/// S5.3, S8.12: a layout that was cut within a batch is named by `status`, by adoption (which drains what is whole) and by
-/// its own node when that is back; others are none of its business.
+/// S5.3, S8.12: a layout that was cut within a batch is named by `status`, by adoption (which drains the whole
+/// batches) and by its own node when that is back, which checks its own layouts only.
 #[test]
 fn what_was_cut_is_named() {
     let shared = Shared::plain();
@@ -441,7 +445,7 @@ fn what_was_cut_is_named() {
     a.finish();
 }
 
-/// A backing that nobody mounted, one that is not there, and somebody who may not look: one sentence each.
+/// A backing that no node ever mounted, one that is not there, and a user who may not look: one sentence for each.
 #[test]
 fn nothing_to_see() {
     let (shared, login) = (Shared::plain(), login());

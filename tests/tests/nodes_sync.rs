@@ -1,9 +1,8 @@
-//! Single sync points between two nodes: what waits for what, and ways that data takes past the
-//! store.
+//! Single sync points between two nodes: which call waits for which data, and ways on which data bypasses the store.
 
-use forebay_tests::bay::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::cluster::Cluster;
 use forebay_tests::sys::{self, errno};
+use forebay_tests::test_mount::{Drain, assert_same, get, open_rw, put};
 use forebay_tests::wait::{LONG, wait_until};
 use std::fs::{File, OpenOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,33 +19,33 @@ fn pair(drain: Drain, settings: &[(&str, &str)]) -> Cluster {
     cluster
 }
 
-/// S2.2: a deferred close of a node that is gone makes the open fail in time, and the log names the
-/// node; when the node is back, the data is there (S2.7).
+/// S2.2: after a deferred close on a node that was killed, an open on another node fails in time, and the log names
+/// the node; when the node is back, the data is there (S2.7).
 #[test]
 fn an_announcement_of_a_dead_node() {
     let mut cluster = Cluster::new(2, Drain::Never, LIMIT);
     cluster.set("visibility-timeout", "1s");
     cluster.allow_log("n0");
     cluster.start();
-    let path = cluster.bay(0).path("f");
+    let path = cluster.mount(0).path("f");
     let data = vec![7u8; 300_000];
     for _ in 0..20 {
         put(&path, &data);
-        cluster.bay_mut(0).kill();
+        cluster.mount_mut(0).kill();
         let start = Instant::now();
-        let opened = File::open(cluster.bay(1).path("f"));
+        let opened = File::open(cluster.mount(1).path("f"));
         let took = start.elapsed();
         let missed = opened.is_err();
         if missed {
             assert_eq!(errno(opened, "open"), libc::ETIMEDOUT);
-            // The timeout, and what a busy machine may add to it.
+            // The first second is the timeout, the rest is what a busy machine may add to it.
             assert!(took < Duration::from_secs(1 + 10), "{took:?}");
-            assert!(cluster.bay(1).log().contains("n0"), "the node is named");
+            assert!(cluster.mount(1).log().contains("n0"), "the node is named");
         }
-        cluster.bay_mut(0).start();
+        cluster.mount_mut(0).start();
         assert_same("on its node", &get(&path), &data);
         let there = wait_until("it is published", LONG, || {
-            std::fs::read(cluster.bay(1).path("f")).ok()
+            std::fs::read(cluster.mount(1).path("f")).ok()
         });
         assert_same("on the other node", &there, &data);
         if missed {
@@ -56,7 +55,7 @@ fn an_announcement_of_a_dead_node() {
     panic!("twenty closes were published before the daemon could be killed");
 }
 
-/// S2.3: what was published is read from a node that never comes back.
+/// S2.3: published data is read from a node that never comes back.
 #[test]
 fn what_is_published_survives_its_node() {
     for way in ["close", "fsync"] {
@@ -65,7 +64,7 @@ fn what_is_published_survives_its_node() {
             Drain::Never,
             &[("close", close), ("visibility-timeout", "2s")],
         );
-        let file = open_rw(cluster.bay(0).path("f"));
+        let file = open_rw(cluster.mount(0).path("f"));
         let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
         sys::write_all_at(&file, &data, 0).expect("write");
         match way {
@@ -75,26 +74,25 @@ fn what_is_published_survives_its_node() {
                 std::mem::forget(file);
             }
         }
-        cluster.bay_mut(0).kill();
-        assert_same(way, &get(cluster.bay(1).path("f")), &data);
-        cluster.bay_mut(0).start();
+        cluster.mount_mut(0).kill();
+        assert_same(way, &get(cluster.mount(1).path("f")), &data);
+        cluster.mount_mut(0).start();
         cluster.finish();
     }
 }
 
-/// S2.7: what was published in subfiles stays there when its node was killed and has started again,
-/// until it is drained.
+/// S2.7: published data stays in its subfiles when its node was killed and has started again, until it is drained.
 #[test]
 fn subfiles_outlive_a_restart() {
     let mut cluster = pair(Drain::Never, &[("close", "publish")]);
     let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
-    put(cluster.bay(0).path("f"), &data);
+    put(cluster.mount(0).path("f"), &data);
     cluster.restart(0);
-    // Whatever is not needed is removed with the next drain.
-    put(cluster.bay(0).path("g"), &data);
+    // The next drain removes everything that is not needed.
+    put(cluster.mount(0).path("g"), &data);
     let out = cluster
-        .bay(0)
-        .run(["drain".as_ref(), cluster.bay(0).path("g").as_os_str()]);
+        .mount(0)
+        .run(["drain".as_ref(), cluster.mount(0).path("g").as_os_str()]);
     assert!(matches!(out.status.code(), Some(0 | 3)));
     wait_until("it is drained", LONG, || {
         (get(cluster.canonical("g")) == data).then_some(())
@@ -111,7 +109,7 @@ fn subfiles_outlive_a_restart() {
 #[test]
 fn truncate_by_name() {
     let cluster = pair(Drain::Never, &[]);
-    let [here, there] = [0, 1].map(|n| cluster.bay(n).path("f"));
+    let [here, there] = [0, 1].map(|n| cluster.mount(n).path("f"));
     put(&here, vec![1u8; 10_000]);
     assert_eq!(get(&there).len(), 10_000);
     for size in [5000u64, 20_000, 100, 0, 300] {
@@ -129,7 +127,7 @@ fn truncate_by_name() {
 #[test]
 fn a_time_that_is_set() {
     let cluster = pair(Drain::Never, &[("close", "publish")]);
-    let [here, there] = [0, 1].map(|n| cluster.bay(n).path("f"));
+    let [here, there] = [0, 1].map(|n| cluster.mount(n).path("f"));
     let stamp = 1_000_000_000_123_456_789;
     let seen = |path: &std::path::Path| {
         let file = File::open(path).expect("open");
@@ -153,12 +151,12 @@ fn a_time_that_is_set() {
     cluster.finish();
 }
 
-/// S2.4: a writer whose node has readers goes to the canonical file itself; neighbours that drain
-/// meanwhile do not undo that.
+/// S2.4: a writer on a node with readers writes through to the canonical file; another node that drains neighbouring
+/// bytes meanwhile does not undo that.
 #[test]
 fn a_writer_past_the_store() {
     let cluster = pair(Drain::Immediate, &[]);
-    let [here, there] = [0, 1].map(|n| cluster.bay(n).path("f"));
+    let [here, there] = [0, 1].map(|n| cluster.mount(n).path("f"));
     const PIECES: usize = 4000;
     for round in 0..2u8 {
         put(&here, vec![0u8; PIECES * 16]);
@@ -175,7 +173,7 @@ fn a_writer_past_the_store() {
                 sys::write_all_at(file, &[byte; 16], i as u64 * 16).expect("write");
             }
         };
-        // The absorbing node writes and drains for as long as the other one is at it.
+        // The absorbing node writes and drains for as long as the other one writes.
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -207,34 +205,34 @@ fn a_writer_past_the_store() {
     cluster.finish();
 }
 
-/// A layout ends at its seal (decision 0008): for whoever looks, and for its own node at the next
-/// start. The bytes behind it stand for an append that came late.
+/// A layout ends at its seal (decision 0008), for nodes that read it and for its own node at the next start. The
+/// bytes behind the seal stand for an append that came late.
 #[test]
 fn nothing_behind_a_seal_is_seen() {
     let mut cluster = pair(Drain::Never, &[("close", "publish")]);
-    let path = cluster.bay(0).path("f");
+    let path = cluster.mount(0).path("f");
     let (old, new) = (vec![1u8; 5000], vec![2u8; 5000]);
     put(&path, &old);
-    let layout = only_layout(&cluster.bay(0).backing().join(".forebay/files"));
+    let layout = only_layout(&cluster.mount(0).backing().join(".forebay/files"));
     let end = layout.metadata().expect("a layout").len();
     let file = open_rw(&path);
     sys::write_all_at(&file, &new, 0).expect("write");
     sys::close(file).expect("close");
     assert!(layout.metadata().expect("a layout").len() > end);
-    // Also by who had read it before the seal was there.
-    assert_same("before the seal", &get(cluster.bay(1).path("f")), &new);
-    cluster.bay_mut(0).kill();
+    // Node 1 has read the layout before the seal was there, and forgets the bytes behind it, too.
+    assert_same("before the seal", &get(cluster.mount(1).path("f")), &new);
+    cluster.mount_mut(0).kill();
     let name = layout.file_name().and_then(|name| name.to_str());
     let name = name.and_then(|name| name.strip_prefix('l')).expect("l.…");
     let seal = layout.with_file_name(format!("s{name}.{end:x}"));
-    // By the node itself: its id, and whatever run it was in.
+    // The node itself makes the seal: the link has the node's id, and any run.
     let id = name.split('.').nth(1).expect("its id");
     std::os::unix::fs::symlink(format!("{id}.00000001"), seal).expect("seal it");
-    assert_same("another node", &get(cluster.bay(1).path("f")), &old);
-    cluster.bay_mut(0).start();
+    assert_same("another node", &get(cluster.mount(1).path("f")), &old);
+    cluster.mount_mut(0).start();
     assert_same("its own", &get(&path), &old);
-    cluster.bay(0).drain();
-    assert_same("drained", &get(cluster.bay(0).canonical("f")), &old);
+    cluster.mount(0).drain();
+    assert_same("drained", &get(cluster.mount(0).canonical("f")), &old);
     cluster.finish();
 }
 
@@ -260,9 +258,9 @@ fn only_layout(files: &std::path::Path) -> std::path::PathBuf {
 #[test]
 fn a_time_that_is_published_stays() {
     let cluster = pair(Drain::Never, &[("close", "publish")]);
-    let path = cluster.bay(0).path("f");
+    let path = cluster.mount(0).path("f");
     put(&path, [1; 5000]);
-    // The canonical file is as old as this.
+    // The canonical file's time is as old as this.
     let below = sys::mtime(&cluster.canonical("f").metadata().expect("stat"));
     let published = wait_until("a later time", LONG, || {
         put(&path, "");
@@ -278,12 +276,12 @@ fn a_time_that_is_published_stays() {
     cluster.finish();
 }
 
-/// S4.5: "half a second after the last of these": a file that was published and stays open is drained
-/// all the same, without another write or a close.
+/// S4.5: a file that was published and stays open is drained all the same half a second later, without another write
+/// or a close.
 #[test]
 fn a_file_that_was_synced_and_stays_open_is_drained() {
     let cluster = pair(Drain::Immediate, &[]);
-    let file = open_rw(cluster.bay(0).path("f"));
+    let file = open_rw(cluster.mount(0).path("f"));
     let mut data = vec![0u8; 100_000];
     for turn in 1..=5u8 {
         data.fill(turn);

@@ -1,12 +1,11 @@
-//! Where files and their subfiles are on a file system with Lustre's calls, as that file system
-//! itself tells.
+//! Checks where files and their subfiles are on a file system with Lustre's calls, as that file system itself tells.
 //!
 //! Checks S4, S8.9, S9, S9.2, S9.3, S9.8 and S9.9 there.
 
 mod lustre_sim;
 
-use forebay_tests::bay::{Drain, put};
 use forebay_tests::rng::Rng;
+use forebay_tests::test_mount::{Drain, put};
 use forebay_tests::users::{ALICE, as_user};
 use forebay_tests::wait::{LONG, wait_until};
 use lustre_sim::{Lustre, MIB};
@@ -22,21 +21,21 @@ forebay_tests::with_one_node_and_many!(
 fn files_and_subfiles_are_on_the_fast_osts(nodes: &str) {
     let builder = Sim::builder().osts(5).bandwidth("10M").slow("1,3", "1M");
     let mut lustre = Lustre::new(builder.stripe("1M", 5), Drain::Never, nodes);
-    // Long enough to look at it.
-    lustre.bay.set("drain-rate", "3MiB");
-    // Long enough that a busy machine does not make fast ones look slow, or as if they hung.
-    lustre.bay.set("probe-size", "8MiB");
-    lustre.bay.set("ost-deadline", "10s");
+    // The drain takes long enough to look at it.
+    lustre.test_mount.set("drain-rate", "3MiB");
+    // Probe and deadline are long enough that on a busy machine fast OSTs do not look slow, or as if they hung.
+    lustre.test_mount.set("probe-size", "8MiB");
+    lustre.test_mount.set("ost-deadline", "10s");
     lustre.start();
-    let status = lustre.bay.status();
+    let status = lustre.test_mount.status();
     let fast = status.chosen();
     assert_eq!(fast, [0, 2, 4], "{:#}", status.0);
     assert_eq!(status.target(1)["state"], "left-out");
 
     let data = Rng::new(1).bytes(10 * MIB + 5);
-    let path = lustre.bay.path("f");
+    let path = lustre.test_mount.path("f");
     as_user(ALICE, &[], || put(&path, &data));
-    let below = lustre.bay.canonical("f");
+    let below = lustre.test_mount.canonical("f");
     assert_eq!(lustre.striped_over(&below), fast);
 
     let before = lustre.written();
@@ -54,7 +53,7 @@ fn files_and_subfiles_are_on_the_fast_osts(nodes: &str) {
             assert_eq!(meta.mode() & 0o7777, 0o600);
         }
     }
-    lustre.bay.drain();
+    lustre.test_mount.drain();
     lustre.has_all("f", &data);
     let after = lustre.written();
     for (ost, (before, after)) in before.iter().zip(&after).enumerate() {
@@ -67,19 +66,20 @@ fn files_and_subfiles_are_on_the_fast_osts(nodes: &str) {
     lustre.finish();
 }
 
-/// S9: the way "changes how fast it gets there", and subfiles are written as file systems like it best: what
-/// a job wrote in small pieces arrives a stripe at a time, aligned (decision 0007: "one aligned write").
+/// S9: the way that data takes changes how fast it gets to the canonical file, and subfiles are written as file
+/// systems like it best: data that a job wrote in small pieces arrives a stripe at a time, aligned (decision 0007:
+/// one aligned write).
 fn whole_stripes_reach_subfiles_in_whole_writes(nodes: &str) {
     const SMALL: usize = 47_008;
     let builder = Sim::builder().osts(3).bandwidth("50M").stripe("1M", 3);
     let mut lustre = Lustre::new(builder, Drain::Never, nodes);
-    lustre.bay.set("stripe", "1MiB").set("probe", "off");
-    // Long enough to look at it: subfiles have counters while they are there.
-    lustre.bay.set("drain-rate", "3MiB");
-    lustre.bay.set("ost-deadline", "10s");
+    lustre.test_mount.set("stripe", "1MiB").set("probe", "off");
+    // The drain takes long enough to look at it: subfiles have counters while they are there.
+    lustre.test_mount.set("drain-rate", "3MiB");
+    lustre.test_mount.set("ost-deadline", "10s");
     lustre.start();
     let data = Rng::new(2).bytes(12 * MIB);
-    let file = File::create(lustre.bay.path("f")).expect("create");
+    let file = File::create(lustre.test_mount.path("f")).expect("create");
     for (n, part) in data.chunks(SMALL).enumerate() {
         file.write_all_at(part, (n * SMALL) as u64).expect("write");
     }
@@ -93,7 +93,7 @@ fn whole_stripes_reach_subfiles_in_whole_writes(nodes: &str) {
     assert_eq!(seen.read_modify_writes, 0, "{seen:?}");
     let mean = seen.bytes_written / seen.writes;
     assert!(mean >= MIB as u64, "{mean} bytes at a time: {seen:?}");
-    lustre.bay.drain();
+    lustre.test_mount.drain();
     lustre.has_all("f", &data);
     lustre.finish();
 }

@@ -1,19 +1,19 @@
-//! Storage targets that are the chunkservers of a real MooseFS, one of them slow, cut off or
-//! stopped; all behind one client mount, and one client mount for each.
+//! Storage targets that are the chunkservers of a real MooseFS, one of them slow, cut off or stopped. The tests run
+//! with all of them behind one client mount, and with one client mount for each.
 //!
-//! Checks S1, S4, S6, S9.1, S9.4, S9.5, S9.8 and S9.9 there: the slow one is left out, subfiles are
-//! where `mfsfileinfo` says they should be, and one that goes away and comes back loses nothing and
-//! holds up only what was on it.
+//! Checks S1, S4, S6, S9.1, S9.4, S9.5, S9.8 and S9.9 there: the slow one is left out, subfiles are where
+//! `mfsfileinfo` says they should be, and one that goes away and comes back loses nothing and holds up only what was
+//! on it.
 //!
-//! Canonical files are where MooseFS puts them: each of these small ones is on one chunkserver, and
-//! what happens to it while that is away is MooseFS' business. The client waits.
+//! Canonical files are where MooseFS puts them: each of these small files is on one chunkserver, and MooseFS decides
+//! what happens to it while that one is away. The client waits.
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put};
 use forebay_tests::cli::{OK, code, str};
 use forebay_tests::moosefs::MooseFs;
 use forebay_tests::rng::Rng;
 use forebay_tests::status::Status;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put};
 use forebay_tests::wait::{LONG, wait_until};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,16 +23,16 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 const TARGETS: usize = 4;
-/// The one that is slow where one is.
+/// The target that is slow, in tests that have a slow one.
 const SLOW: usize = 3;
-/// Clients come back to a target that is there again after pauses of up to some ten seconds.
+/// Clients come back to a repaired target after pauses of up to some ten seconds.
 const PATIENCE: Duration = Duration::from_secs(45);
 
 #[derive(Clone, Copy, Debug)]
 enum Mounts {
-    /// All targets behind one client mount: MooseFS' provider.
+    /// All targets are behind one client mount, and MooseFS' provider is used.
     One,
-    /// A client mount for each target, and one for the backing: directories.
+    /// Each target has a client mount, and so has the backing: the targets are directories.
     Many,
 }
 
@@ -44,25 +44,26 @@ forebay_tests::with_one_node_and_many!(
     a_stopped_chunkserver_with_a_mount_for_each_loses_nothing,
 );
 
-/// A bay over the cluster. What hangs in a client mount cannot be killed: should the test fail, the
-/// mounts go first.
+/// A test mount over the cluster. A process that hangs in a client mount cannot be killed: if the test fails, the
+/// client mounts go first.
 struct Place<'a> {
     cluster: &'a MooseFs,
     mounts: Vec<String>,
-    /// Where the subfiles of each target are.
+    /// The directory of each target's subfiles.
     subfiles: Vec<PathBuf>,
-    bay: Bay,
+    test_mount: TestMount,
 }
 
 impl<'a> Place<'a> {
-    /// Not started. `name` is of this place alone.
+    /// Makes a place that is not started. `name` must be this place's alone.
     fn new(cluster: &'a MooseFs, mounts: Mounts, name: &str, nodes: &str) -> Place<'a> {
         let client = cluster.mount(name);
         let backing = client.join(format!("{name}-scratch"));
         std::fs::create_dir(&backing).expect("create the backing");
-        let mut bay = Bay::with_limit(Drain::Never, Duration::from_secs(240));
-        bay.set("nodes", nodes);
-        bay.set_backing(&backing)
+        let mut test_mount = TestMount::with_limit(Drain::Never, Duration::from_secs(240));
+        test_mount.set("nodes", nodes);
+        test_mount
+            .set_backing(&backing)
             .set("subfiles", "always")
             .set("ost-deadline", "2s")
             .set("ost-retry", "1s");
@@ -78,25 +79,25 @@ impl<'a> Place<'a> {
                     let own = format!("{name}-{target}");
                     let mount = cluster.mount(&own);
                     let dir = cluster.pinned_dir(&mount, &format!("{name}-ost{target}"), target);
-                    bay.arg("--ost").arg(str(&dir));
+                    test_mount.arg("--ost").arg(str(&dir));
                     places.push(dir.join(".forebay/subfiles"));
                     names.push(own);
                 }
             }
         }
         if let Mounts::One = mounts {
-            bay.set("ost-provider", "moosefs");
+            test_mount.set("ost-provider", "moosefs");
         }
         Place {
             cluster,
             mounts: names,
             subfiles: places,
-            bay,
+            test_mount,
         }
     }
 
     fn start(&mut self) -> Status {
-        self.bay.start();
+        self.test_mount.start();
         self.until("the targets are known", |status| {
             status.at("/targets/probing") == false && !status.chosen().is_empty()
         })
@@ -105,7 +106,7 @@ impl<'a> Place<'a> {
     fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
         let patience = Instant::now() + PATIENCE;
         wait_until(what, LONG, || {
-            let status = self.bay.status();
+            let status = self.test_mount.status();
             let late = Instant::now() > patience;
             assert!(!late, "in vain: {what}: {:#}", status.0);
             is_so(&status).then_some(status)
@@ -113,20 +114,20 @@ impl<'a> Place<'a> {
     }
 
     fn drain(&self, name: &str, options: &[&str]) -> i32 {
-        let path = self.bay.path(name);
+        let path = self.test_mount.path(name);
         let mut args = vec!["drain", str(&path)];
         args.extend(options);
-        code(&self.bay.run(args))
+        code(&self.test_mount.run(args))
     }
 
-    /// The chunkserver that has all of a canonical file.
+    /// Returns the chunkserver that has all of a canonical file.
     fn home_of(&self, name: &str) -> usize {
-        let chunks = self.cluster.chunks_of(&self.bay.canonical(name));
+        let chunks = self.cluster.chunks_of(&self.test_mount.canonical(name));
         assert_eq!(chunks.len(), 1, "a small file: {chunks:?}");
         chunks[0].target
     }
 
-    /// The subfiles that are there now, each with its target.
+    /// Returns the subfiles that are there now, each with its target.
     fn subfiles(&self) -> Vec<(usize, PathBuf)> {
         let of = |(target, dir): (usize, &PathBuf)| -> Vec<(usize, PathBuf)> {
             match std::fs::read_dir(dir) {
@@ -137,7 +138,7 @@ impl<'a> Place<'a> {
         self.subfiles.iter().enumerate().flat_map(of).collect()
     }
 
-    /// A subfile with data, that is none of `old`, is on this target.
+    /// Returns whether a subfile that has data and is none of `old` is on this target.
     fn has_data_on(&self, target: usize, old: &[(usize, PathBuf)]) -> bool {
         let there = self.subfiles().into_iter();
         let mut new = there.filter(|one| one.0 == target && !old.contains(one));
@@ -155,23 +156,23 @@ impl Drop for Place<'_> {
     }
 }
 
-/// S9.8 and S9.9.
+/// Checks S9.8 and S9.9.
 fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str, nodes: &str) {
     let mut place = Place::new(cluster, mounts, name, nodes);
-    // Long enough to look at it.
-    place.bay.set("drain-rate", "4MiB");
-    // Long enough that what is cold at first, or a busy machine, makes no fast one look slow.
-    place.bay.set("probe-size", "8MiB");
-    // The canonical file may be on the slow one, and is then written slowly.
-    place.bay.set("ost-deadline", "20s");
+    // The drain takes long enough to look at it.
+    place.test_mount.set("drain-rate", "4MiB");
+    // The probe is long enough that no fast target looks slow because caches are cold or the machine is busy.
+    place.test_mount.set("probe-size", "8MiB");
+    // The canonical file may be on the slow target, and is then written slowly.
+    place.test_mount.set("ost-deadline", "20s");
     let status = place.start();
     assert_eq!(status.target(SLOW)["state"], "left-out", "{:#}", status.0);
     let fast = status.chosen();
     assert_eq!(fast, [0, 1, 2], "{:#}", status.0);
 
-    // Four units for each of them.
+    // There are four units for each of them.
     let data = Rng::new(1).bytes(12 * MIB);
-    put(place.bay.path("f"), &data);
+    put(place.test_mount.path("f"), &data);
     place.drain("f", &[]);
     let there = wait_until("a subfile on each fast target, with data", LONG, || {
         let all = fast.iter().all(|target| place.has_data_on(*target, &[]));
@@ -186,16 +187,16 @@ fn slow_one_is_left_out(cluster: &MooseFs, mounts: Mounts, name: &str, nodes: &s
             assert_eq!(chunk.target, *target, "{}", path.display());
         }
     }
-    place.bay.drain();
-    assert_same("mounted", &get(place.bay.path("f")), &data);
-    assert_same("canonical", &get(place.bay.canonical("f")), &data);
-    place.bay.umount();
+    place.test_mount.drain();
+    assert_same("mounted", &get(place.test_mount.path("f")), &data);
+    assert_same("canonical", &get(place.test_mount.canonical("f")), &data);
+    place.test_mount.umount();
     assert_eq!(place.subfiles(), [], "subfiles are left");
 }
 
 fn a_slow_chunkserver_is_left_out(nodes: &str) {
     let cluster = MooseFs::start(TARGETS);
-    // The links decide, also of those that are fast: how much this machine has to do does not.
+    // The links decide the speed, also of the fast targets; the load of this machine does not.
     for target in 0..TARGETS {
         cluster.slow(target, if target == SLOW { 24 } else { 64 });
     }
@@ -205,17 +206,17 @@ fn a_slow_chunkserver_is_left_out(nodes: &str) {
     });
 }
 
-/// Files whose bytes are known.
+/// Files whose expected bytes are known.
 struct Files<'a> {
     place: &'a Place<'a>,
     want: BTreeMap<String, Vec<u8>>,
 }
 
 impl Files<'_> {
-    /// In place: a file that is cut off begins with a new chunk, which may be elsewhere.
+    /// Writes in place: a file that is cut off begins with a new chunk, which may be elsewhere.
     fn put(&mut self, name: &str, len: usize) {
         let data = Rng::new(self.want.len() as u64 + len as u64).bytes(len);
-        let file = open_rw(self.place.bay.path(name));
+        let file = open_rw(self.place.test_mount.path(name));
         sys::write_all_at(&file, &data, 0).expect("write");
         self.want.insert(name.into(), data);
     }
@@ -227,7 +228,7 @@ impl Files<'_> {
     }
 }
 
-/// What a program reads through the mount, if it gets it in time.
+/// Reads through the mount, and fails if that takes too long.
 fn read(file: &File, len: usize) -> Vec<u8> {
     let file = file.try_clone().expect("another handle");
     let (done, result) = channel();
@@ -246,11 +247,11 @@ fn loses_nothing(
     let cluster = MooseFs::start(TARGETS);
     cluster.inside(|| {
         let mut place = Place::new(&cluster, mounts, "client", nodes);
-        place.bay.set("drain-rate", "6MiB");
-        place.bay.set("probe", "off");
+        place.test_mount.set("drain-rate", "6MiB");
+        place.test_mount.set("probe", "off");
         let hangs = "has data of it, has not answered";
         for text in ["dropped: OST", "OST ", hangs, "goes to another layout"] {
-            place.bay.allow_log(text);
+            place.test_mount.allow_log(text);
         }
         assert_eq!(place.start().chosen(), [0, 1, 2, 3]);
         let place = place;
@@ -259,10 +260,10 @@ fn loses_nothing(
             want: BTreeMap::new(),
         };
 
-        // Files of which it is known where they are.
+        // Files of which the test knows where they are.
         let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
         files.put("first", MIB);
-        place.bay.drain();
+        place.test_mount.drain();
         let victim = place.home_of("first");
         for n in 0..40 {
             let name = format!("f{n}");
@@ -280,9 +281,9 @@ fn loses_nothing(
             .first()
             .expect("MooseFS deals files over its chunkservers");
 
-        // The client lets nobody open a file for which it waits.
-        let open = open_rw(place.bay.path(on_it));
-        // Not all that is drained is removed yet.
+        // The file is opened now, because the client lets no process open a file for which it waits.
+        let open = open_rw(place.test_mount.path(on_it));
+        // Subfiles of data that is drained may not be removed yet.
         let old = place.subfiles();
         files.put("big", 32 * MIB);
         place.drain("big", &[]);
@@ -293,15 +294,20 @@ fn loses_nothing(
         });
         breaks(&cluster, victim);
 
-        // What has nothing to do with it is drained meanwhile.
+        // Files that have nothing to do with that chunkserver are drained meanwhile.
         for name in &elsewhere {
             files.put(name, 2 * MIB);
             let ended = place.drain(name, &["--wait", "--timeout", "40s"]);
-            assert_eq!(ended, OK, "{name} is held up: {:#}", place.bay.status().0);
+            assert_eq!(
+                ended,
+                OK,
+                "{name} is held up: {:#}",
+                place.test_mount.status().0
+            );
             let want = &files.want[name];
-            assert_same("canonical", &get(place.bay.canonical(name)), want);
+            assert_same("canonical", &get(place.test_mount.canonical(name)), want);
         }
-        // What is on it leaves the log, is reported and read all the same.
+        // Data of a file on that chunkserver leaves the log, is reported, and is read all the same.
         files.put(on_it, 3 * MIB);
         place.drain(on_it, &[]);
         let status = place.until("the file is reported, and safe", |status| {
@@ -318,12 +324,12 @@ fn loses_nothing(
         place.until("the target is used again, and nothing hangs", |status| {
             status.chosen() == [0, 1, 2, 3] && status.errors().is_empty()
         });
-        place.bay.drain();
-        assert_eq!(place.bay.status().undrained(), 0);
-        files.check("mounted", place.bay.mnt());
-        files.check("canonical", place.bay.backing());
+        place.test_mount.drain();
+        assert_eq!(place.test_mount.status().undrained(), 0);
+        files.check("mounted", place.test_mount.mnt());
+        files.check("canonical", place.test_mount.backing());
         let mut place = place;
-        place.bay.umount();
+        place.test_mount.umount();
         assert_eq!(place.subfiles(), [], "subfiles are left");
     });
 }

@@ -1,15 +1,15 @@
-//! pjdfstest (crates.io, 0.2.2), the POSIX conformance suite: names, modes, owners, times and
-//! the errors of every call. What does not pass is in conformance/exclusions.txt with a reason.
+//! Runs pjdfstest (crates.io, 0.2.2), the POSIX conformance suite: names, modes, owners, times and the errors of
+//! every call. The cases that do not pass are in conformance/exclusions.txt with a reason.
 //!
 //! Checks S1.6, S1.11, S1.13, S1.16 and S8.1.
 
-use forebay_tests::bay::{Bay, Drain, text};
 use forebay_tests::prereq;
+use forebay_tests::test_mount::{Drain, TestMount, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// Fewer would mean that the suite no longer does what it did when this was written.
+/// Fewer passed cases would mean that the suite no longer does what it did when this was written.
 const LEAST_PASSED: usize = 370;
 
 struct Exclusions {
@@ -45,7 +45,7 @@ fn exclusions() -> Exclusions {
     list
 }
 
-/// `*` stands for anything, at the start and at the end.
+/// Compares a name with a pattern, in which `*` stands for anything, at the start and at the end.
 fn matches(pattern: &str, name: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(inner), Some(_)) => name.contains(inner.trim_end_matches('*')),
@@ -59,9 +59,9 @@ fn matches(pattern: &str, name: &str) -> bool {
 #[test]
 fn pjdfstest() {
     let program = prereq::tool("pjdfstest", "0.2.2");
-    let mut bay = Bay::new(Drain::Immediate);
-    bay.start();
-    let dir = bay.path("pjdfstest");
+    let mut mount = TestMount::new(Drain::Immediate);
+    mount.start();
+    let dir = mount.path("pjdfstest");
     std::fs::create_dir(&dir).expect("mkdir");
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("chmod");
     let other = tempfile::tempdir_in("/dev/shm").expect("a directory on another file system");
@@ -120,5 +120,5 @@ fn pjdfstest() {
     }
     assert!(wrong.is_empty(), "{}\n---\n{said}", wrong.join("\n"));
     println!("pjdfstest: {} cases passed", passed.len());
-    bay.finish();
+    mount.finish();
 }

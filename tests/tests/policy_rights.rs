@@ -1,10 +1,10 @@
-//! Who may set policies, whose files they count for, and what `forebay explain` tells whom.
+//! Which users may set policies, whose files the policies count for, and which users `forebay explain` answers.
 
 mod policy_words;
 
-use forebay_tests::bay::{Bay, Drain, put, text};
 use forebay_tests::cli::{DENIED, NO_DAEMON, USAGE, assert_refused, str};
 use forebay_tests::sys::{self, errno};
+use forebay_tests::test_mount::{Drain, TestMount, put, text};
 use forebay_tests::users::{ALICE, BOB, as_user};
 use policy_words::{assert_key, explain, key, set};
 use std::fs;
@@ -18,10 +18,10 @@ fn chmod(path: &Path, mode: u32) {
 /// S10.3: a name or value that makes no sense is EINVAL, and the log says why and what there is.
 #[test]
 fn nonsense_is_refused() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.start();
-    put(bay.path("f"), "x");
-    fs::create_dir(bay.path("d")).expect("mkdir");
+    let mut mount = TestMount::new(Drain::Never);
+    mount.start();
+    put(mount.path("f"), "x");
+    fs::create_dir(mount.path("d")).expect("mkdir");
     for (name, value, words) in [
         (
             "drain",
@@ -45,47 +45,48 @@ fn nonsense_is_refused() {
         ),
     ] {
         for at in ["f", "d"] {
-            let path = bay.path(at);
+            let path = mount.path(at);
             let set = sys::set_xattr(&path, &format!("user.forebay.{name}"), value, 0);
             assert_eq!(errno(set, "set"), libc::EINVAL, "{name} on {at}");
         }
-        let log = bay.log();
+        let log = mount.log();
         let told = |line: &&str| words.iter().all(|word| line.contains(word));
         assert!(log.lines().any(|line| told(&line)), "{words:?} in\n{log}");
     }
-    let seen = sys::list_xattr(&bay.path("f")).expect("list");
+    let seen = sys::list_xattr(&mount.path("f")).expect("list");
     assert!(seen.is_empty(), "{seen:?}");
     let inside = sys::set_xattr(
-        &bay.path("f"),
+        &mount.path("f"),
         "user.forebay.internal.inherited",
         b"drain=never .",
         0,
     );
     assert_eq!(errno(inside, "set"), libc::EPERM);
-    set(&bay.path("f"), "drain", "on-close");
-    policy_words::unset(&bay.path("f"), "drain");
-    assert_key(&bay, "f", "drain", "never", "config");
-    bay.finish();
+    set(&mount.path("f"), "drain", "on-close");
+    policy_words::unset(&mount.path("f"), "drain");
+    assert_key(&mount, "f", "drain", "never", "config");
+    mount.finish();
 }
 
-/// S10.4: only the owner sets attributes, also where others may write; and only the owner's files
-/// follow a directory's, except root's that nobody else can change.
+/// S10.4: only the owner sets attributes, also where others may write. A directory's attributes count only for its
+/// owner's files; those of a directory of root's count for all users' files, unless a user other than root can set
+/// them.
 #[test]
 fn a_policy_is_for_ones_own_files() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.start();
+    let mut mount = TestMount::new(Drain::Never);
+    mount.start();
     let make = |name: &str, owner: u32, mode: u32| {
-        fs::create_dir(bay.path(name)).expect("mkdir");
-        chown(bay.path(name), Some(owner), Some(owner)).expect("chown");
-        chmod(&bay.path(name), mode);
+        fs::create_dir(mount.path(name)).expect("mkdir");
+        chown(mount.path(name), Some(owner), Some(owner)).expect("chown");
+        chmod(&mount.path(name), mode);
     };
     make("alices", ALICE, 0o777);
     make("sticky", 0, 0o1777);
     make("open", 0, 0o777);
-    let file = bay.path("alices/f");
+    let file = mount.path("alices/f");
     as_user(ALICE, &[], || put(&file, "x"));
     chmod(&file, 0o666);
-    for path in [bay.path("alices"), file.clone()] {
+    for path in [mount.path("alices"), file.clone()] {
         let by_bob = as_user(BOB, &[], || {
             sys::set_xattr(&path, "user.forebay.drain", b"never", 0)
         });
@@ -94,28 +95,28 @@ fn a_policy_is_for_ones_own_files() {
         let by_bob = as_user(BOB, &[], || sys::remove_xattr(&path, "user.forebay.drain"));
         assert_eq!(errno(by_bob, "remove"), libc::EPERM);
     }
-    set(&bay.path("sticky"), "drain", "on-close");
-    set(&bay.path("open"), "drain", "on-close");
+    set(&mount.path("sticky"), "drain", "on-close");
+    set(&mount.path("open"), "drain", "on-close");
     for (uid, name) in [(ALICE, "a"), (BOB, "b")] {
         for dir in ["alices", "sticky", "open"] {
-            let path = bay.path(dir).join(name);
+            let path = mount.path(dir).join(name);
             as_user(uid, &[], || put(&path, "y"));
         }
     }
-    assert_key(&bay, "alices/a", "drain", "immediate", "directory alices");
-    assert_key(&bay, "alices/b", "drain", "never", "config");
+    assert_key(&mount, "alices/a", "drain", "immediate", "directory alices");
+    assert_key(&mount, "alices/b", "drain", "never", "config");
     for name in ["a", "b"] {
         assert_key(
-            &bay,
+            &mount,
             &format!("sticky/{name}"),
             "drain",
             "on-close",
             "directory sticky",
         );
-        assert_key(&bay, &format!("open/{name}"), "drain", "never", "config");
+        assert_key(&mount, &format!("open/{name}"), "drain", "never", "config");
     }
-    // A file that its owner may not write takes over all the same.
-    let path = bay.path("alices/readonly");
+    // A file that its owner may not write takes over the attributes all the same.
+    let path = mount.path("alices/readonly");
     as_user(ALICE, &[], || {
         let options = {
             use std::os::unix::fs::OpenOptionsExt;
@@ -126,24 +127,24 @@ fn a_policy_is_for_ones_own_files() {
         drop(options.open(&path).expect("create"));
     });
     assert_key(
-        &bay,
+        &mount,
         "alices/readonly",
         "drain",
         "immediate",
         "directory alices",
     );
-    bay.finish();
+    mount.finish();
 }
 
-/// S8.8: how a file is treated is its owner's and root's to know.
+/// S8.8: only a file's owner and root may know how the file is treated.
 #[test]
 fn explain_is_for_the_owner() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.start();
-    let path = bay.path("f");
+    let mut mount = TestMount::new(Drain::Never);
+    mount.start();
+    let path = mount.path("f");
     as_user(ALICE, &[], || put(&path, "x"));
     let ask = |uid: u32| {
-        let mut command = bay.forebay(["explain", str(&path)]);
+        let mut command = mount.forebay(["explain", str(&path)]);
         as_user(uid, &[], || command.output().expect("start forebay"))
     };
     let alice = ask(ALICE);
@@ -154,54 +155,54 @@ fn explain_is_for_the_owner() {
         text(&alice)
     );
     assert_refused(&ask(BOB), Some(DENIED), &["owner"]);
-    let dir = bay.run(["explain", str(bay.mnt())]);
+    let dir = mount.run(["explain", str(mount.mnt())]);
     assert_refused(&dir, Some(USAGE), &["not a regular file"]);
-    bay.finish();
+    mount.finish();
 }
 
-/// S10.1: the order, seen from outside: each who speaks is silenced by the next one.
+/// S10.1: the order, seen from outside: each source of a value is overruled by the next one.
 #[test]
 fn explain_says_who_decided() {
-    let mut bay = Bay::new(Drain::Never);
-    bay.rules(&[
+    let mut mount = TestMount::new(Drain::Never);
+    mount.rules(&[
         "match = \"elsewhere/**\"\ndrain = \"immediate\"",
         "match = \"**/f\"\ndrain = \"on-close\"\nvisibility-timeout = \"5s\"",
     ]);
-    bay.start();
-    fs::create_dir(bay.path("d")).expect("mkdir");
-    put(bay.path("plain"), "x");
-    assert_key(&bay, "plain", "absorb", "on", "default");
-    assert_key(&bay, "plain", "drain", "never", "config");
-    put(bay.path("d/f"), "x");
-    assert_key(&bay, "d/f", "drain", "on-close", "rule 2 line 6");
-    assert_key(&bay, "d/f", "visibility-timeout", "5s", "rule 2 line 6");
-    fs::remove_file(bay.path("d/f")).expect("unlink");
-    set(&bay.path("d"), "drain", "immediate");
-    put(bay.path("d/f"), "x");
-    assert_key(&bay, "d/f", "drain", "immediate", "directory d");
-    set(&bay.path("d/f"), "drain", "never");
-    assert_key(&bay, "d/f", "drain", "never", "file");
-    bay.umount();
+    mount.start();
+    fs::create_dir(mount.path("d")).expect("mkdir");
+    put(mount.path("plain"), "x");
+    assert_key(&mount, "plain", "absorb", "on", "default");
+    assert_key(&mount, "plain", "drain", "never", "config");
+    put(mount.path("d/f"), "x");
+    assert_key(&mount, "d/f", "drain", "on-close", "rule 2 line 6");
+    assert_key(&mount, "d/f", "visibility-timeout", "5s", "rule 2 line 6");
+    fs::remove_file(mount.path("d/f")).expect("unlink");
+    set(&mount.path("d"), "drain", "immediate");
+    put(mount.path("d/f"), "x");
+    assert_key(&mount, "d/f", "drain", "immediate", "directory d");
+    set(&mount.path("d/f"), "drain", "never");
+    assert_key(&mount, "d/f", "drain", "never", "file");
+    mount.umount();
 
     // Without a daemon the same comes from the backing and the configuration file.
-    let config = bay.root().join("forebay.toml");
-    let (below, backing) = (bay.canonical("d/f"), bay.backing().to_owned());
+    let config = mount.root().join("forebay.toml");
+    let (below, backing) = (mount.canonical("d/f"), mount.backing().to_owned());
     let more = ["--config", str(&config), "--backing", str(&backing)];
-    let alone = explain(&bay, &below, &more);
+    let alone = explain(&mount, &below, &more);
     assert_eq!(alone["asked"], "files");
     assert_eq!(key(&alone, "drain"), ("never".into(), "file".into()));
     let timeout = ("5s".into(), "rule 2 line 6".into());
     assert_eq!(key(&alone, "visibility-timeout"), timeout);
-    let lost = bay.run(["explain", str(&below), "--config", str(&config)]);
+    let lost = mount.run(["explain", str(&below), "--config", str(&config)]);
     assert_refused(&lost, Some(USAGE), &["--backing"]);
 
-    bay.arg("--drain").arg("on-close");
-    bay.start();
-    assert_key(&bay, "d/f", "drain", "on-close", "command-line");
-    bay.finish();
+    mount.arg("--drain").arg("on-close");
+    mount.start();
+    assert_key(&mount, "d/f", "drain", "on-close", "command-line");
+    mount.finish();
 }
 
-/// S8.12: a rule that cannot be kept stops the mount, with the line.
+/// S8.12: an invalid rule stops the mount, and the message names the line.
 #[test]
 fn wrong_rules_stop_the_mount() {
     for (rule, words) in [
@@ -215,11 +216,11 @@ fn wrong_rules_stop_the_mount() {
             &["line 3", "not a glob"],
         ),
     ] {
-        let mut bay = Bay::new(Drain::Never);
-        bay.rules(&[rule]);
-        let out = bay.mount_command().output().expect("start forebay");
+        let mut mount = TestMount::new(Drain::Never);
+        mount.rules(&[rule]);
+        let out = mount.mount_command().output().expect("start forebay");
         assert_refused(&out, Some(USAGE), words);
-        let gone = bay.run(["explain", "/nonexistent/file"]);
+        let gone = mount.run(["explain", "/nonexistent/file"]);
         assert!(!gone.status.success(), "{}", text(&gone));
         assert_ne!(gone.status.code(), Some(NO_DAEMON));
     }

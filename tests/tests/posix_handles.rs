@@ -1,7 +1,7 @@
-//! Files of the mount by handle (`open_by_handle_at`): also when the kernel has forgotten them.
+//! Files of the mount are opened by handle (`open_by_handle_at`), also when the kernel has forgotten them.
 
-use forebay_tests::bay::{Bay, Drain, put};
 use forebay_tests::sys::{self, errno};
+use forebay_tests::test_mount::{Drain, TestMount, put};
 use forebay_tests::wait::{LONG, wait_until};
 use std::fs::File;
 use std::io::{self, Read};
@@ -42,7 +42,7 @@ fn handle_of(path: &Path) -> Handle {
 
 fn open(mount: &File, handle: &Handle, flags: i32) -> io::Result<File> {
     let flags = flags | libc::O_CLOEXEC;
-    // SAFETY: the descriptor is open, and the kernel reads as much of `handle` as that says.
+    // SAFETY: the descriptor is open, and the kernel reads as much of `handle` as `handle.bytes` says.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_open_by_handle_at,
@@ -60,7 +60,7 @@ fn open(mount: &File, handle: &Handle, flags: i32) -> io::Result<File> {
     }
 }
 
-/// What is not in use goes from the kernel's memory.
+/// Makes the kernel forget everything that is not in use.
 fn forget_all() {
     std::fs::write("/proc/sys/vm/drop_caches", "2").expect("drop caches");
 }
@@ -71,22 +71,22 @@ fn content(mount: &File, handle: &Handle) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// S1.13: a handle leads to its file, drained or not, and a directory's to the directory; that of a file
-/// that was removed to nothing.
+/// S1.13: the handle of a file leads to the file, drained or not, that of a directory to the directory, and that of
+/// a removed file to nothing.
 #[test]
 fn handles_outlive_the_kernels_memory() {
     for nodes in ["one", "many"] {
-        let mut bay = Bay::new(Drain::Immediate);
-        bay.set("nodes", nodes);
-        bay.start();
-        let mount = File::open(bay.mnt()).expect("open the mount");
-        std::fs::create_dir_all(bay.path("d/e")).expect("mkdir");
+        let mut test_mount = TestMount::new(Drain::Immediate);
+        test_mount.set("nodes", nodes);
+        test_mount.start();
+        let mount = File::open(test_mount.mnt()).expect("open the mount");
+        std::fs::create_dir_all(test_mount.path("d/e")).expect("mkdir");
         for name in ["f", "d/e/g", "gone"] {
-            put(bay.path(name), name.as_bytes());
+            put(test_mount.path(name), name.as_bytes());
         }
-        bay.drain();
-        put(bay.path("undrained"), b"undrained");
-        let handle = |name: &str| handle_of(&bay.path(name));
+        test_mount.drain();
+        put(test_mount.path("undrained"), b"undrained");
+        let handle = |name: &str| handle_of(&test_mount.path(name));
         let [f, g, gone, undrained, dir] = ["f", "d/e/g", "gone", "undrained", "d/e"].map(handle);
         for round in 0..3 {
             forget_all();
@@ -96,15 +96,15 @@ fn handles_outlive_the_kernels_memory() {
             forget_all();
             let dir = open(&mount, &dir, libc::O_RDONLY | libc::O_DIRECTORY).expect("open d/e");
             let path = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-            assert_eq!(path.expect("its path"), bay.path("d/e"));
+            assert_eq!(path.expect("its path"), test_mount.path("d/e"));
         }
-        std::fs::remove_file(bay.path("gone")).expect("remove");
+        std::fs::remove_file(test_mount.path("gone")).expect("remove");
         wait_until("the removed file is gone", LONG, || {
             forget_all();
             let gone = content(&mount, &gone).err()?;
             (errno::<()>(Err(gone), "open a removed file") == libc::ESTALE).then_some(())
         });
         drop(mount);
-        bay.finish();
+        test_mount.finish();
     }
 }

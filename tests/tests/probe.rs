@@ -1,12 +1,12 @@
-//! `forebay probe` on the simulated parallel file system: one directory for each OST, whose files
-//! are all on that OST, or all behind one directory as on Lustre; and on a real MooseFS.
+//! `forebay probe` on the simulated parallel file system, with one directory for each OST whose files are all on
+//! that OST, or with all OSTs behind one directory as on Lustre; and on a real MooseFS.
 //!
 //! Checks S8.8, S8.12.
 
-use forebay_tests::bay::{Bay, Drain, text};
 use forebay_tests::cli::{DENIED, FAILED, OK, USAGE, assert_refused, code, str};
 use forebay_tests::moosefs::MooseFs;
 use forebay_tests::prereq;
+use forebay_tests::test_mount::{Drain, TestMount, text};
 use forebay_tests::users::{ALICE, as_user};
 use pfs_sim::layout::Wish;
 use pfs_sim::{Change, Failure, Sim, lov};
@@ -15,12 +15,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A PFS with two clients, and a directory on each of its OSTs.
+/// A simulated parallel file system with two clients, and a directory on each of its OSTs.
 struct Pfs {
     sim: Sim,
-    /// As the first client sees them.
+    /// The directories, as the first client sees them.
     osts: Vec<PathBuf>,
-    /// Goes after the mounts in it.
+    /// Dropped after the mounts in it.
     root: tempfile::TempDir,
 }
 
@@ -96,9 +96,9 @@ fn chosen(report: &Value) -> Vec<u64> {
         .collect()
 }
 
-/// Twelve slow ones of 156, as in the paper's figures 4 and 5; the bandwidths are scaled down to
-/// what the machine can do at once. One of so many that is held up for a tenth of a second, by a machine
-/// that has other things to do, is slower than the others: then it is tried again.
+/// Twelve of 156 OSTs are slow, as in the paper's figures 4 and 5; the bandwidths are scaled down to what the
+/// machine can do at once. Among so many OSTs, one that a busy machine holds up for a tenth of a second is slower
+/// than the others: then the probe is repeated.
 #[test]
 fn of_156_osts_the_12_slow_ones_are_left_out() {
     let slow = "3,17,29,41,58,66,79,90,101,123,140,155";
@@ -122,7 +122,7 @@ fn of_156_osts_the_12_slow_ones_are_left_out() {
     }
 }
 
-/// Two nodes that probe at once see less of each target, and otherwise nothing of each other.
+/// Two nodes that probe at once see less of each target, and otherwise do not notice each other.
 #[test]
 fn two_probes_at_once() {
     let pfs = Pfs::new(8, Some(("5", "500K")));
@@ -206,7 +206,7 @@ fn the_table_the_picture_and_bad_arguments() {
     assert!(!Path::new("/not-mounted").exists());
 }
 
-/// As on Lustre: the OSTs are found, and files placed by their layout.
+/// As on Lustre, the OSTs are found, and files are placed by their striping.
 #[test]
 fn the_osts_behind_one_directory_are_found() {
     let pfs = Pfs::new(4, Some(("2", "400K")));
@@ -255,14 +255,14 @@ fn a_slow_chunkserver_of_a_moosefs_is_left_out() {
     }
 }
 
-/// S8.8, S8.12: on a mount the daemon is asked, which has the targets; it measures again when it is told to.
+/// S8.8, S8.12: on a mount the command asks the daemon, which has the targets and measures again when it is told to.
 #[test]
 fn on_a_mount_the_daemon_is_asked() {
-    let mut bay = Bay::new(Drain::Immediate);
-    bay.with_osts(3).start();
+    let mut test_mount = TestMount::new(Drain::Immediate);
+    test_mount.with_osts(3).start();
     let probe = |options: &[&str]| {
-        let mut command = bay.forebay(["probe", "--json"]);
-        command.arg(bay.mnt()).args(options);
+        let mut command = test_mount.forebay(["probe", "--json"]);
+        command.arg(test_mount.mnt()).args(options);
         command
     };
     let out = probe(&[]).output().expect("start forebay");
@@ -294,18 +294,18 @@ fn on_a_mount_the_daemon_is_asked() {
     let mut others = probe(&[]);
     let out = as_user(ALICE, &[], || others.output().expect("start forebay"));
     assert_eq!(chosen(&self::report(&out)), chosen(&report));
-    let out = bay.run([OsStr::new("probe"), bay.mnt().as_os_str()]);
+    let out = test_mount.run([OsStr::new("probe"), test_mount.mnt().as_os_str()]);
     assert!(text(&out).contains("by the daemon"), "{}", text(&out));
-    bay.finish();
+    test_mount.finish();
 }
 
-/// S8.12: the store of a mount is no target, and options that the daemon does not take are not left out in silence.
+/// S8.12: a mount is no target, and options that the daemon does not take are not left out in silence.
 #[test]
 fn what_makes_no_sense_on_a_mount_is_refused() {
-    let mut bay = Bay::new(Drain::Immediate);
-    bay.with_osts(2).start();
-    let mnt = str(bay.mnt());
-    let ost = bay.root().join("ost0");
+    let mut test_mount = TestMount::new(Drain::Immediate);
+    test_mount.with_osts(2).start();
+    let mnt = str(test_mount.mnt());
+    let ost = test_mount.root().join("ost0");
     for (options, word) in [
         (vec!["--ost-provider", "none"], "backing itself"),
         (vec!["--ost", mnt], "backing itself"),
@@ -316,25 +316,25 @@ fn what_makes_no_sense_on_a_mount_is_refused() {
     ] {
         let mut args = vec!["probe", mnt];
         args.extend(&options);
-        assert_refused(&bay.run(args), Some(USAGE), &[mnt, word]);
+        assert_refused(&test_mount.run(args), Some(USAGE), &[mnt, word]);
     }
-    let out = bay.run(["probe", mnt, "--ost", str(&ost), "--size", "1MiB"]);
+    let out = test_mount.run(["probe", mnt, "--ost", str(&ost), "--size", "1MiB"]);
     assert_eq!(code(&out), OK, "{}", text(&out));
-    bay.finish();
+    test_mount.finish();
 }
 
-/// S8.12: where there is nothing to choose from the sentence says so, and not that something is not permitted.
+/// S8.12: where there is nothing to choose from the message says so, and not that something is not permitted.
 #[test]
 fn a_mount_without_targets_says_so() {
-    let mut bay = Bay::new(Drain::Immediate);
-    bay.start();
-    let out = bay.run([OsStr::new("probe"), bay.mnt().as_os_str()]);
+    let mut test_mount = TestMount::new(Drain::Immediate);
+    test_mount.start();
+    let out = test_mount.run([OsStr::new("probe"), test_mount.mnt().as_os_str()]);
     assert_refused(&out, None, &["no storage targets", "--ost"]);
     let bare = [
         OsStr::new("probe"),
-        bay.backing().as_os_str(),
+        test_mount.backing().as_os_str(),
         OsStr::new("--fresh"),
     ];
-    assert_refused(&bay.run(bare), Some(USAGE), &["--fresh"]);
-    bay.finish();
+    assert_refused(&test_mount.run(bare), Some(USAGE), &["--fresh"]);
+    test_mount.finish();
 }

@@ -1,23 +1,23 @@
-//! S8 with two unprivileged users beside root, on one mount: nobody gets at the other's data, and the
-//! rules about directories and mode bits hold although data takes another way.
+//! S8 with two unprivileged users beside root, on one mount: no user gets at another user's data, and the rules
+//! about directories and mode bits hold although data takes another way.
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get, open_rw, put, text};
 use forebay_tests::cli::{FAILED, code};
 use forebay_tests::sys::{self, errno};
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, open_rw, put, text};
 use forebay_tests::users::{ALICE, BOB, TEAM, as_user};
 use nodes_pair::{MIB, Shared};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 
-/// A mounted bay for one test; whatever the test still holds open is closed before unmounting.
-fn with(drain: Drain, test: impl FnOnce(&mut Bay)) {
-    let mut bay = Bay::new(drain);
-    bay.start();
-    test(&mut bay);
-    bay.finish();
+/// Runs a test on a mount of its own. Files that the test still holds open are closed before unmounting.
+fn with(drain: Drain, test: impl FnOnce(&mut TestMount)) {
+    let mut mount = TestMount::new(drain);
+    mount.start();
+    test(&mut mount);
+    mount.finish();
 }
 
 fn chmod(path: &Path, mode: u32) {
@@ -37,14 +37,14 @@ fn create_as(uid: u32, path: &Path, mode: u32, data: &[u8]) {
     });
 }
 
-/// S8.1: mode 0600 means it, while the bytes are in the log and when they are drained.
+/// S8.1: a file with mode 0600 is private, while its bytes are in the log and when they are drained.
 #[test]
 fn private_files_stay_private() {
-    with(Drain::Never, |bay| {
-        create_as(ALICE, &bay.path("secret"), 0o600, b"alice's own");
+    with(Drain::Never, |mount| {
+        create_as(ALICE, &mount.path("secret"), 0o600, b"alice's own");
         for _ in 0..2 {
             as_user(BOB, &[], || {
-                let path = bay.path("secret");
+                let path = mount.path("secret");
                 assert_eq!(errno(File::open(&path), "bob reads"), libc::EACCES);
                 let write = OpenOptions::new().write(true).open(&path);
                 assert_eq!(errno(write, "bob writes"), libc::EACCES);
@@ -56,11 +56,11 @@ fn private_files_stay_private() {
                 assert_eq!(errno(list, "bob sets an attribute"), libc::EACCES);
             });
             as_user(ALICE, &[], || {
-                assert_eq!(get(bay.path("secret")), b"alice's own")
+                assert_eq!(get(mount.path("secret")), b"alice's own")
             });
-            bay.drain();
+            mount.drain();
         }
-        let meta = fs::metadata(bay.canonical("secret")).expect("stat");
+        let meta = fs::metadata(mount.canonical("secret")).expect("stat");
         assert_eq!(
             (meta.uid(), meta.gid()),
             (ALICE, ALICE),
@@ -69,42 +69,42 @@ fn private_files_stay_private() {
     });
 }
 
-/// S8.1: rights through supplementary groups, which FUSE requests do not carry.
+/// S8.1: rights through supplementary groups count, although FUSE requests do not carry these groups.
 #[test]
 fn supplementary_groups_count() {
-    with(Drain::Never, |bay| {
-        put(bay.path("team"), b"shared");
-        chown(bay.path("team"), Some(0), Some(TEAM)).expect("chown");
-        chmod(&bay.path("team"), 0o660);
-        fs::create_dir(bay.path("dir")).expect("mkdir");
-        chown(bay.path("dir"), Some(0), Some(TEAM)).expect("chown");
-        chmod(&bay.path("dir"), 0o770);
+    with(Drain::Never, |mount| {
+        put(mount.path("team"), b"shared");
+        chown(mount.path("team"), Some(0), Some(TEAM)).expect("chown");
+        chmod(&mount.path("team"), 0o660);
+        fs::create_dir(mount.path("dir")).expect("mkdir");
+        chown(mount.path("dir"), Some(0), Some(TEAM)).expect("chown");
+        chmod(&mount.path("dir"), 0o770);
         as_user(ALICE, &[TEAM], || {
-            assert_eq!(get(bay.path("team")), b"shared");
-            put(bay.path("team"), b"changed");
-            put(bay.path("dir/new"), b"x");
-            chown(bay.path("dir/new"), None, Some(TEAM)).expect("give to a group of one's own");
+            assert_eq!(get(mount.path("team")), b"shared");
+            put(mount.path("team"), b"changed");
+            put(mount.path("dir/new"), b"x");
+            chown(mount.path("dir/new"), None, Some(TEAM)).expect("give to a group of one's own");
         });
         as_user(BOB, &[], || {
             assert_eq!(
-                errno(File::open(bay.path("team")), "bob reads"),
+                errno(File::open(mount.path("team")), "bob reads"),
                 libc::EACCES
             );
-            let create = File::create(bay.path("dir/bob"));
+            let create = File::create(mount.path("dir/bob"));
             assert_eq!(errno(create, "bob creates"), libc::EACCES);
         });
-        assert_eq!(get(bay.path("team")), b"changed");
+        assert_eq!(get(mount.path("team")), b"changed");
     });
 }
 
-/// S8.2: the store holds everyone's bytes and is closed to everyone.
+/// S8.2: the store holds all users' bytes and is closed to all users.
 #[test]
 fn the_store_is_closed() {
-    with(Drain::Never, |bay| {
-        create_as(ALICE, &bay.path("secret"), 0o600, &[7; 100_000]);
-        assert_eq!(mode(bay.store()) & 0o077, 0, "mode of the store");
+    with(Drain::Never, |mount| {
+        create_as(ALICE, &mount.path("secret"), 0o600, &[7; 100_000]);
+        assert_eq!(mode(mount.store()) & 0o077, 0, "mode of the store");
         let mut checked = 0;
-        let mut todo = vec![bay.store().to_owned()];
+        let mut todo = vec![mount.store().to_owned()];
         while let Some(dir) = todo.pop() {
             for entry in fs::read_dir(dir).expect("list the store") {
                 let path = entry.expect("entry").path();
@@ -124,59 +124,59 @@ fn the_store_is_closed() {
 /// S8.3: in a sticky directory only the owner removes or renames.
 #[test]
 fn sticky_directories() {
-    with(Drain::Never, |bay| {
-        fs::create_dir(bay.path("tmp")).expect("mkdir");
-        chmod(&bay.path("tmp"), 0o1777);
-        create_as(ALICE, &bay.path("tmp/a"), 0o666, b"alice");
+    with(Drain::Never, |mount| {
+        fs::create_dir(mount.path("tmp")).expect("mkdir");
+        chmod(&mount.path("tmp"), 0o1777);
+        create_as(ALICE, &mount.path("tmp/a"), 0o666, b"alice");
         as_user(BOB, &[], || {
-            let path = bay.path("tmp/a");
+            let path = mount.path("tmp/a");
             assert_eq!(errno(fs::remove_file(&path), "bob removes"), libc::EPERM);
-            let renamed = fs::rename(&path, bay.path("tmp/b"));
+            let renamed = fs::rename(&path, mount.path("tmp/b"));
             assert_eq!(errno(renamed, "bob renames"), libc::EPERM);
-            put(bay.path("tmp/bob"), b"bob");
-            let over = fs::rename(bay.path("tmp/bob"), &path);
+            put(mount.path("tmp/bob"), b"bob");
+            let over = fs::rename(mount.path("tmp/bob"), &path);
             assert_eq!(errno(over, "bob renames over it"), libc::EPERM);
-            let exchange = sys::rename_flags(&bay.path("tmp/bob"), &path, libc::RENAME_EXCHANGE);
+            let exchange = sys::rename_flags(&mount.path("tmp/bob"), &path, libc::RENAME_EXCHANGE);
             assert_eq!(errno(exchange, "bob exchanges"), libc::EPERM);
         });
         as_user(ALICE, &[], || {
-            fs::remove_file(bay.path("tmp/a")).expect("alice removes")
+            fs::remove_file(mount.path("tmp/a")).expect("alice removes")
         });
     });
 }
 
-/// S8.3: what is made in a setgid directory belongs to its group.
+/// S8.3: a file that is made in a setgid directory belongs to the directory's group.
 #[test]
 fn setgid_directories() {
-    with(Drain::Never, |bay| {
-        fs::create_dir(bay.path("project")).expect("mkdir");
-        chown(bay.path("project"), Some(0), Some(TEAM)).expect("chown");
-        chmod(&bay.path("project"), 0o2777);
+    with(Drain::Never, |mount| {
+        fs::create_dir(mount.path("project")).expect("mkdir");
+        chown(mount.path("project"), Some(0), Some(TEAM)).expect("chown");
+        chmod(&mount.path("project"), 0o2777);
         as_user(ALICE, &[TEAM], || {
-            put(bay.path("project/f"), b"x");
-            fs::create_dir(bay.path("project/d")).expect("mkdir");
+            put(mount.path("project/f"), b"x");
+            fs::create_dir(mount.path("project/d")).expect("mkdir");
         });
-        let file = fs::metadata(bay.path("project/f")).expect("stat");
+        let file = fs::metadata(mount.path("project/f")).expect("stat");
         assert_eq!((file.uid(), file.gid()), (ALICE, TEAM));
-        let dir = fs::metadata(bay.path("project/d")).expect("stat");
+        let dir = fs::metadata(mount.path("project/d")).expect("stat");
         assert_eq!(dir.gid(), TEAM);
         assert_eq!(dir.mode() & 0o2000, 0o2000, "the bit is handed down");
-        // A setgid program for a group one is not in loses the bit.
+        // A setgid program for a group that the user is not in loses the bit.
         as_user(BOB, &[], || {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o2775);
-            options.open(bay.path("project/g")).expect("create");
+            options.open(mount.path("project/g")).expect("create");
         });
-        assert_eq!(mode(&bay.path("project/g")) & 0o2000, 0);
+        assert_eq!(mode(&mount.path("project/g")) & 0o2000, 0);
     });
 }
 
-/// S8.4: setuid and setgid go when somebody else writes, truncates or gives the file away.
+/// S8.4: setuid and setgid go when another user writes or truncates the file, or when the file changes its group.
 #[test]
 fn setuid_is_stripped() {
     for drain in [Drain::Never, Drain::Immediate] {
-        with(drain, |bay| {
-            let path = bay.path("program");
+        with(drain, |mount| {
+            let path = mount.path("program");
             let arm = || {
                 put(&path, vec![1; 20_000]);
                 chown(&path, Some(ALICE), Some(ALICE)).expect("chown");
@@ -190,7 +190,7 @@ fn setuid_is_stripped() {
             });
             assert_eq!(mode(&path), 0o777, "{drain:?}: after a write");
             assert_eq!(
-                mode(&bay.canonical("program")),
+                mode(&mount.canonical("program")),
                 0o777,
                 "{drain:?}: in the backing"
             );
@@ -213,9 +213,9 @@ fn setuid_is_stripped() {
                 "{drain:?}: after a change of group"
             );
             arm();
-            bay.drain();
+            mount.drain();
             assert_eq!(
-                mode(&bay.canonical("program")),
+                mode(&mount.canonical("program")),
                 0o6777,
                 "{drain:?}: root keeps them"
             );
@@ -223,37 +223,40 @@ fn setuid_is_stripped() {
     }
 }
 
-/// S8.4, S1.15: a file that is made has the mode that was asked for, also if it was to be cut had it been there.
+/// S8.4, S1.15: a new file has the mode that was asked for, also if the open would have cut it had it been there.
 #[test]
 fn a_new_file_keeps_its_bits() {
     for nodes in ["one", "many"] {
-        let mut bay = Bay::new(Drain::Never);
-        bay.set("nodes", nodes);
-        bay.start();
+        let mut mount = TestMount::new(Drain::Never);
+        mount.set("nodes", nodes);
+        mount.start();
         let make = |uid| {
             as_user(uid, &[], || {
                 let mut options = OpenOptions::new();
                 options.write(true).create(true).truncate(true).mode(0o6777);
-                drop(options.open(bay.path("program")).expect("create"));
+                drop(options.open(mount.path("program")).expect("create"));
             });
-            assert_eq!(mode(&bay.path("program")), mode(&bay.canonical("program")));
-            mode(&bay.path("program"))
+            assert_eq!(
+                mode(&mount.path("program")),
+                mode(&mount.canonical("program"))
+            );
+            mode(&mount.path("program"))
         };
         assert_eq!(make(ALICE), 0o6755, "with the umask, nodes = {nodes}");
-        chmod(&bay.path("program"), 0o6777);
+        chmod(&mount.path("program"), 0o6777);
         assert_eq!(make(BOB), 0o777, "now it is cut");
-        bay.finish();
+        mount.finish();
     }
 }
 
-/// S8.4: file capabilities go with a write.
+/// S8.4: a write removes file capabilities.
 #[test]
 fn capabilities_are_stripped() {
-    with(Drain::Never, |bay| {
-        let path = bay.path("program");
+    with(Drain::Never, |mount| {
+        let path = mount.path("program");
         put(&path, vec![1; 20_000]);
         chmod(&path, 0o777);
-        // Version 2, CAP_NET_RAW permitted and effective.
+        // Version 2, with CAP_NET_RAW permitted and effective.
         let mut cap = Vec::new();
         for word in [0x0200_0001u32, 1 << 13, 0, 0, 0] {
             cap.extend(word.to_le_bytes());
@@ -264,18 +267,18 @@ fn capabilities_are_stripped() {
             let file = OpenOptions::new().write(true).open(&path).expect("open");
             sys::write_all_at(&file, b"evil", 0).expect("write");
         });
-        let after = sys::get_xattr(&bay.canonical("program"), "security.capability");
+        let after = sys::get_xattr(&mount.canonical("program"), "security.capability");
         assert_eq!(errno(after, "read the capability"), libc::ENODATA);
     });
 }
 
-/// S8.1: nobody gives files away, and only the owner changes modes.
+/// S8.1: no user can give files away, and only the owner changes modes.
 #[test]
 fn owners_and_modes_belong_to_the_owner() {
-    with(Drain::Never, |bay| {
-        create_as(ALICE, &bay.path("f"), 0o666, b"x");
+    with(Drain::Never, |mount| {
+        create_as(ALICE, &mount.path("f"), 0o666, b"x");
         as_user(BOB, &[], || {
-            let path = bay.path("f");
+            let path = mount.path("f");
             let permissions = Permissions::from_mode(0o777);
             let done = fs::set_permissions(&path, permissions);
             assert_eq!(errno(done, "bob's chmod"), libc::EPERM);
@@ -285,20 +288,20 @@ fn owners_and_modes_belong_to_the_owner() {
             assert_eq!(errno(done, "bob's utimensat"), libc::EPERM);
         });
         as_user(ALICE, &[], || {
-            let done = chown(bay.path("f"), Some(BOB), None);
+            let done = chown(mount.path("f"), Some(BOB), None);
             assert_eq!(errno(done, "alice gives it away"), libc::EPERM);
         });
     });
 }
 
-/// S8.1: attributes that only root may touch.
+/// S8.1: some attributes are for root only.
 #[test]
 fn privileged_attributes() {
-    with(Drain::Never, |bay| {
-        create_as(ALICE, &bay.path("f"), 0o600, b"x");
-        sys::set_xattr(&bay.path("f"), "trusted.note", b"root's", 0).expect("root may");
+    with(Drain::Never, |mount| {
+        create_as(ALICE, &mount.path("f"), 0o600, b"x");
+        sys::set_xattr(&mount.path("f"), "trusted.note", b"root's", 0).expect("root may");
         as_user(ALICE, &[], || {
-            let path = bay.path("f");
+            let path = mount.path("f");
             let read = sys::get_xattr(&path, "trusted.note");
             let e = errno(read, "alice reads trusted.note");
             assert!(e == libc::ENODATA || e == libc::EPERM, "errno {e}");
@@ -313,61 +316,66 @@ fn privileged_attributes() {
     });
 }
 
-/// S8.9: "The drain and `recover` act as the owner of the file, never as root": what the file system below keeps
-/// for root is not for Alice's data. That is said, nothing is lost, and with room it comes.
+/// S8.9: the drain and `recover` act as the owner of the file, never as root. Space that the file system below
+/// reserves for root is not used for Alice's data. The failure is reported, nothing is lost, and with room the data
+/// is drained.
 #[test]
 fn the_drain_writes_as_the_owner() {
     for nodes in ["one", "many"] {
         let shared = Shared::with_reserve(64 * MIB as u64, 40);
-        let mut bay = shared.node("n", Drain::Never);
-        bay.set("nodes", nodes).allow_log("No space left");
-        bay.start();
+        let mut mount = shared.node("n", Drain::Never);
+        mount.set("nodes", nodes).allow_log("No space left");
+        mount.start();
         let want = vec![5u8; 8 * MIB];
-        create_as(ALICE, &bay.path("f"), 0o600, &want);
+        create_as(ALICE, &mount.path("f"), 0o600, &want);
         let filler = shared.fill(2 * want.len() as u64);
-        let path = bay.path("f");
-        let out = bay.run(["drain".as_ref(), path.as_os_str(), "--timeout=60s".as_ref()]);
+        let path = mount.path("f");
+        let out = mount.run(["drain".as_ref(), path.as_os_str(), "--timeout=60s".as_ref()]);
         assert_eq!(code(&out), FAILED, "{nodes}: {}", text(&out));
         assert!(text(&out).contains("No space left"), "{}", text(&out));
         assert_same("nothing is lost", &get(&path), &want);
         fs::remove_file(&filler).expect("make room");
-        bay.drain();
+        mount.drain();
         assert_same("canonical", &get(shared.canonical("f")), &want);
         let meta = fs::metadata(shared.canonical("f")).expect("stat");
         assert_eq!((meta.uid(), meta.mode() & 0o7777), (ALICE, 0o600));
-        bay.finish();
+        mount.finish();
     }
 }
 
 /// S8.9: a file that its owner cannot reach is drained all the same.
 #[test]
 fn the_drain_reaches_what_its_owner_does_not() {
-    with(Drain::Never, |bay| {
-        fs::create_dir(bay.path("closed")).expect("mkdir");
-        chmod(&bay.path("closed"), 0o777);
-        create_as(ALICE, &bay.path("closed/f"), 0o600, &[5; 200_000]);
-        chmod(&bay.path("closed"), 0o700);
-        bay.drain();
-        let meta = fs::metadata(bay.canonical("closed/f")).expect("stat");
+    with(Drain::Never, |mount| {
+        fs::create_dir(mount.path("closed")).expect("mkdir");
+        chmod(&mount.path("closed"), 0o777);
+        create_as(ALICE, &mount.path("closed/f"), 0o600, &[5; 200_000]);
+        chmod(&mount.path("closed"), 0o700);
+        mount.drain();
+        let meta = fs::metadata(mount.canonical("closed/f")).expect("stat");
         assert_eq!((meta.uid(), meta.mode() & 0o7777), (ALICE, 0o600));
-        assert_same("canonical", &get(bay.canonical("closed/f")), &[5; 200_000]);
+        assert_same(
+            "canonical",
+            &get(mount.canonical("closed/f")),
+            &[5; 200_000],
+        );
     });
 }
 
-/// S8.9, S8.4: a handle outlives the right to open, as everywhere; and read-only files drain.
+/// S8.9, S8.4: a handle outlives the right to open, as on any file system, and read-only files drain.
 #[test]
 fn data_written_before_the_mode_changed_still_drains() {
-    with(Drain::Never, |bay| {
+    with(Drain::Never, |mount| {
         as_user(ALICE, &[], || {
-            let file = open_rw(bay.path("f"));
+            let file = open_rw(mount.path("f"));
             sys::write_all_at(&file, &[1; 50_000], 0).expect("write");
-            chmod(&bay.path("f"), 0o400);
+            chmod(&mount.path("f"), 0o400);
             sys::write_all_at(&file, &[2; 50_000], 50_000).expect("write through the handle");
         });
-        bay.drain();
+        mount.drain();
         let mut want = vec![1; 50_000];
         want.resize(100_000, 2);
-        assert_same("canonical", &get(bay.canonical("f")), &want);
-        assert_eq!(mode(&bay.canonical("f")), 0o400);
+        assert_same("canonical", &get(mount.canonical("f")), &want);
+        assert_eq!(mode(&mount.canonical("f")), 0o400);
     });
 }

@@ -1,5 +1,5 @@
-//! docs/SEMANTICS.md and the tests speak of the same promises: every number there is named by a
-//! test, and every number in a test is there.
+//! docs/SEMANTICS.md and the tests must speak of the same promises: a test names every number of that page, and
+//! every number in a test is on that page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     here.parent().expect("the workspace").to_owned()
 }
 
-/// All `S1`, `S1.2` and the like in a text, as words of their own.
+/// Returns all words like `S1` and `S1.2` in a text.
 fn numbers(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let chars: Vec<char> = text.chars().collect();
@@ -42,7 +42,7 @@ fn numbers(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The promises, and whether each is kept yet: from the lines that define them.
+/// Returns the promises, and whether each is kept yet, from the lines that define them.
 fn promised() -> BTreeMap<String, bool> {
     let text = std::fs::read_to_string(root().join("docs/SEMANTICS.md")).expect("read SEMANTICS");
     text.lines()
@@ -54,7 +54,7 @@ fn promised() -> BTreeMap<String, bool> {
         .collect()
 }
 
-/// Numbers that tests name, with one file that names each.
+/// Returns the numbers that tests name, with one file that names each.
 fn named() -> BTreeMap<String, PathBuf> {
     let mut named = BTreeMap::new();
     let mut todo = vec![root()];
@@ -72,7 +72,7 @@ fn named() -> BTreeMap<String, PathBuf> {
             todo.extend(entries.map(|entry| entry.expect("entry").path()));
         } else if name.ends_with(".rs") && name != "semantics.rs" {
             let text = std::fs::read_to_string(&path).expect("read a source");
-            // Only what is a test: test files, and the test part of others.
+            // Only tests count: test files, and other files that have tests in them.
             let is_test = path.components().any(|c| c.as_os_str() == "tests")
                 || name.contains("tests")
                 || text.contains("#[test]");

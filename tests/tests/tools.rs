@@ -1,13 +1,13 @@
-//! Plain tools on the mount: each does what it does on a plain directory.
+//! Plain tools on the mount: each does what it does in a plain directory.
 //!
-//! A script runs three times: in a plain directory, on a mount, and what it left is looked at from
-//! there, from another node, and in the canonical directory after the drain. What it printed and what it
-//! left must be the same everywhere; where bytes alone do not say that, the tool itself is asked.
+//! A script runs in a plain directory and on a mount. The files that it left are looked at on that mount, on another
+//! node and, after the drain, in the canonical directory. Its output and these files must be the same everywhere;
+//! where bytes alone do not show that, the tool itself is asked.
 
 mod nodes_pair;
 
-use forebay_tests::bay::{Bay, Drain, text};
 use forebay_tests::prereq;
+use forebay_tests::test_mount::{Drain, TestMount, text};
 use forebay_tests::tree::{self, Tree};
 use forebay_tests::wait::{LONG, wait_until};
 use nodes_pair::Shared;
@@ -15,17 +15,17 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What is compared of what a script left.
+/// Whether times are compared in what a script left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Times {
-    /// The script gives files their times.
+    /// The script gives files their times, so times are compared.
     Count,
     Differ,
 }
 
 struct Nodes {
-    a: Bay,
-    b: Bay,
+    a: TestMount,
+    b: TestMount,
     shared: Shared,
 }
 
@@ -33,9 +33,9 @@ impl Nodes {
     fn start() -> Nodes {
         let shared = Shared::plain();
         let [a, b] = ["a", "b"].map(|name| {
-            let mut bay = shared.node(name, Drain::Immediate);
-            bay.start();
-            bay
+            let mut mount = shared.node(name, Drain::Immediate);
+            mount.start();
+            mount
         });
         Nodes { a, b, shared }
     }
@@ -46,8 +46,7 @@ impl Nodes {
     }
 }
 
-/// A tree to work with: sizes around every boundary there is, links of both kinds, odd names and
-/// modes, holes.
+/// A tree to work with: sizes around every boundary there is, links of both kinds, odd names and modes, and holes.
 const SAMPLE: &str = r#"
 mkdir -p src/deep/er src/empty
 for n in 0 1 4095 4096 4097 65536 1048576 1048577; do
@@ -75,7 +74,7 @@ fn bash(dir: &Path, script: &str) -> String {
         .env("HOME", dir)
         .env("LC_ALL", "C")
         .env("TZ", "UTC")
-        // Of the make that runs the tests.
+        // These variables are those of the make that runs the tests.
         .env_remove("MAKEFLAGS")
         .env_remove("MAKELEVEL")
         .env_remove("MFLAGS")
@@ -91,7 +90,7 @@ fn the_same(times: Times, skip: &[&str], script: &str) {
     the_same_answers(times, skip, script, "true");
 }
 
-/// And `ask`, which changes nothing, finds the same in what the script left, wherever it looks.
+/// The same, and `ask`, which changes nothing, finds the same in what the script left, wherever it looks.
 fn the_same_answers(times: Times, skip: &[&str], script: &str, ask: &str) {
     let script = format!("{SAMPLE}\n{script}");
     let plain = tempfile::tempdir().expect("a directory");
@@ -153,7 +152,7 @@ fn rsync() {
     );
 }
 
-/// Ids of commits are made of everything in them, and `fsck` computes them all again.
+/// The id of a commit depends on everything in the commit, and `fsck` computes all ids again.
 #[test]
 fn git() {
     prereq::program("git", "git");
@@ -182,7 +181,7 @@ fn git() {
     );
 }
 
-/// A build sees by times what is to be made again, and nothing else is. What it built runs.
+/// A build finds by times what is to be made again, and makes nothing else. The program that it built runs.
 #[test]
 fn a_build_with_make() {
     the_same_answers(
@@ -208,7 +207,7 @@ fn a_build_with_make() {
     );
 }
 
-/// A data base keeps its promises by locks, syncs and the order of its writes.
+/// A database keeps its guarantees by locks, syncs and the order of its writes.
 #[test]
 fn sqlite() {
     prereq::program("sqlite3", "sqlite3");
@@ -229,8 +228,8 @@ fn sqlite() {
     );
 }
 
-/// S3: a data base that two nodes write. Its journal must be a rollback journal: shared memory is not
-/// shared between machines, on no file system.
+/// S3: two nodes write one database. Its journal must be a rollback journal, because shared memory is shared between
+/// machines on no file system.
 #[test]
 fn sqlite_from_two_nodes() {
     prereq::program("sqlite3", "sqlite3");
@@ -240,13 +239,13 @@ fn sqlite_from_two_nodes() {
         "sqlite3 t.db 'create table t (who, n, primary key (who, n)); create table c (n); insert into c values (0);'",
     );
     const EACH: u32 = 25;
-    let writer = |bay: &Bay, who: &str| {
+    let writer = |mount: &TestMount, who: &str| {
         let script = format!(
             "for n in $(seq 1 {EACH}); do
                  sqlite3 -cmd '.timeout 60000' t.db \"begin immediate; insert into t values ('{who}', $n); update c set n = n + 1; commit;\"
              done"
         );
-        let dir = bay.mnt().to_owned();
+        let dir = mount.mnt().to_owned();
         forebay_tests::wait::in_background(move || bash(&dir, &script))
     };
     let both = [writer(&nodes.a, "a"), writer(&nodes.b, "b")];
@@ -255,8 +254,8 @@ fn sqlite_from_two_nodes() {
     }
     let want = format!("{0}\n{0}\nok\n", 2 * EACH);
     let ask = "sqlite3 t.db 'select count(*) from t; select n from c; pragma integrity_check;'";
-    for bay in [&nodes.a, &nodes.b] {
-        assert_eq!(bash(bay.mnt(), ask), want);
+    for mount in [&nodes.a, &nodes.b] {
+        assert_eq!(bash(mount.mnt(), ask), want);
     }
     nodes.a.drain();
     nodes.b.drain();
@@ -317,7 +316,7 @@ fn sparse_copies_and_direct_writes() {
     );
 }
 
-/// Whoever follows a file on one node sees what is appended to it on another.
+/// A program that follows a file on one node sees what is appended to the file on another.
 #[test]
 fn tail_follows_from_another_node() {
     let nodes = Nodes::start();

@@ -37,20 +37,20 @@ fn ends_of_the_number_range() {
         u32::MAX - 1,
         "no double of it"
     );
-    let one = Domains::of(0, 0);
+    let one = Domains::with_count(0, 0);
     assert_eq!((one.unit(), one.count()), (1, 1));
-    let whole = Domains::of(u64::MAX, 3);
+    let whole = Domains::with_count(u64::MAX, 3);
     let all: Vec<_> = whole.units(0, u64::MAX).collect();
     assert_eq!(all, [ByteRange::new(0, u64::MAX)]);
-    let last = Domains::of(MIB, 1).domain_of(u64::MAX);
+    let last = Domains::with_count(MIB, 1).domain_of(u64::MAX);
     assert_eq!(last, 0);
-    let huge = Domains::of(1 << 63, 1).units(0, u64::MAX).last();
+    let huge = Domains::with_count(1 << 63, 1).units(0, u64::MAX).last();
     assert_eq!(huge, Some(ByteRange::new(1 << 63, u64::MAX)));
 }
 
 #[test]
 fn units_go_round() {
-    let three = Domains::of(10, 3);
+    let three = Domains::with_count(10, 3);
     let of = |domain| {
         let units = three.units(domain, 65);
         units.map(|r| (r.start, r.end)).collect::<Vec<_>>()
@@ -67,11 +67,11 @@ fn units_go_round() {
 
 #[test]
 fn sharing_of_the_measured_cases() {
-    let sharing = |count| Domains::of(MIB, count).sharing(8);
+    let sharing = |count| Domains::with_count(MIB, count).sharing(8);
     assert_eq!([4, 8, 9, 16].map(sharing), [1, 1, 9, 2]);
 }
 
-/// The domains whose units lie on `object` of `osts`, seen unit by unit.
+/// Returns the domains whose units lie on `object` of `osts`, computed unit by unit.
 fn writers_of(domains: Domains, osts: u32, object: u32) -> BTreeSet<u32> {
     let rounds = u64::from(domains.count());
     (0..rounds)
@@ -83,7 +83,7 @@ fn writers_of(domains: Domains, osts: u32, object: u32) -> BTreeSet<u32> {
 proptest! {
     #[test]
     fn every_byte_has_one_domain(unit in 1u64..50, count in 1u32..20, size in 0u64..2000) {
-        let domains = Domains::of(unit, count);
+        let domains = Domains::with_count(unit, count);
         let mut owner = vec![None; size as usize];
         for domain in 0..count {
             let mut before = 0;
@@ -111,7 +111,7 @@ proptest! {
 
     #[test]
     fn sharing_is_what_the_units_show(osts in 1u32..40, count in 1u32..40) {
-        let domains = Domains::of(MIB, count);
+        let domains = Domains::with_count(MIB, count);
         for object in 0..osts {
             let writers = writers_of(domains, osts, object);
             prop_assert_eq!(writers.len() as u32, domains.sharing(osts));

@@ -1,176 +1,152 @@
-//! `keep = true`: what the drain writes to a canonical file it also writes to the node's own copy,
-//! from the same buffer. The copy is never an error of the drain: what it cannot take ends it.
+//! `keep = true`: what the drain writes to a canonical file it also writes to the node's local
+//! copy, from the same buffer. The copy never makes the drain fail: if the copy cannot take a
+//! write, it is dropped.
 //!
 //! # Consistency
-//! Every change that the drain makes to the canonical file passes here, so that what the copy covers
-//! is what the canonical file has, as long as nobody else writes it. While a job runs nobody does:
-//! this node has the term, or is the only one. Between two jobs somebody may. So a job that ends
-//! before the file is clean notes the version of the canonical file ([`Mirror::pause`]), and the
-//! next goes on with the copy only if it is still the same; so does the first job of a new life with
-//! the copy of the last. In a round each node writes domains of
-//! its own; what is published is taken out of the copy before, and this node's domains come back.
-//!
-//! Reading, and whose lease it is, are the business of the file that this one wraps.
+//! Every change that the drain makes to the canonical file passes through here. So the bytes that
+//! the copy has are those of the canonical file as long as no other program or node writes that
+//! file. While a job runs none does: this node has the term, or is the only one. Between two jobs
+//! another may. So a job that ends before the file is clean notes the version of the canonical file
+//! ([`Mirror::pause`]), and the next job goes on with the copy only if the version is still the
+//! same. The first job of a new dirty period does the same with the copy of the last one. In a
+//! round each node writes domains of its own: everything that is published is taken out of the copy
+//! before the round, and the domains that this node writes are added again.
 
-use crate::engine::Shared;
-use layout_index::kept::{Copy, Evict, Version, version_after_change};
-use layout_index::layout::View;
-use layout_index::{ByteRange, DiskFile, File, Kept};
+use super::canonical_file::CanonicalFile;
+use super::job::FileJob;
+use layout_index::sharing::layout::View;
+use layout_index::store::local_copies::{Copy, Evict, Version, version_after_change};
+use layout_index::{ByteRange, DiskFile, LocalCopies};
 use std::io::{self, IoSlice};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ranges looked up at once.
-const WINDOW: usize = 1024;
+/// Ranges listed at once.
+const RANGES_PER_LISTING: usize = 1024;
 
+/// The local copy of the file that is drained. The copy is dropped with this, unless the job has
+/// paused or completed it.
+#[derive(Debug)]
 pub(super) struct Mirror {
-    canonical: Arc<dyn DiskFile>,
-    kept: Arc<Kept>,
+    copies: Arc<LocalCopies>,
     copy: Arc<Copy>,
     /// Other nodes may write the canonical file between two jobs of this one.
-    shared: bool,
+    other_nodes: bool,
+    ended: AtomicBool,
 }
 
-impl std::fmt::Debug for Mirror {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mirror({:?})", self.canonical)
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        if !*self.ended.get_mut() {
+            self.abandon();
+        }
     }
 }
 
 impl Mirror {
-    /// Goes on with what an earlier job kept, where that is still so. `None` if nothing is kept of
-    /// this file.
-    pub fn of(shared: &Shared, file: &File, canonical: Arc<dyn DiskFile>) -> Option<Arc<Mirror>> {
-        if !shared.keeps(file) {
-            // What an earlier job kept would miss what this one writes.
-            shared.store.kept().forget_filling(file.id());
+    /// Goes on with the copy that an earlier job left, if that is still valid. `None` if this file
+    /// has no local copy.
+    pub fn for_drain(job: &FileJob, canonical: &dyn DiskFile) -> Option<Arc<Mirror>> {
+        let FileJob { engine, file, .. } = job;
+        let copies = engine.store.local_copies();
+        if !file.settings().keep {
+            // The copy of an earlier job would miss what this job writes.
+            copies.forget_filling(file.id());
             return None;
         }
-        let together = shared.together.is_some();
-        // Where it cannot be told, it is another version than any.
+        let other_nodes = engine.shared_files.is_some();
+        // If the version cannot be read, it counts as different from any other.
         let now = canonical.version().ok();
-        let kept = shared.store.kept().clone();
-        let copy = kept.fill(file.id(), now, !together)?;
-        Some(Mirror::new(canonical, kept, copy, together))
+        let copy = copies.fill(file.id(), now, !other_nodes)?;
+        Some(Arc::new(Mirror::new(copies.clone(), copy, other_nodes)))
     }
 
-    /// A round is about to begin. Any node may write what is published, so of that nothing counts
-    /// but what this node writes itself.
+    fn new(copies: Arc<LocalCopies>, copy: Arc<Copy>, other_nodes: bool) -> Mirror {
+        Mirror {
+            copies,
+            copy,
+            other_nodes,
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Called before a round begins. Any node may write what is published, so the copy forgets all
+    /// of it; only what this node writes itself comes back.
     pub fn begin_round(&self, published: &View, unit: u64) {
         let mut from = 0;
         loop {
-            let ranges = published.ranges(unit, from, WINDOW);
+            let ranges = published.ranges(unit, from, RANGES_PER_LISTING);
             let Some(last) = ranges.last() else { return };
             from = last.end;
             let pieces = ranges.into_iter().flat_map(|r| published.pieces(r));
-            pieces.for_each(|p| self.kept.put_unknown(&self.copy, p.range));
+            pieces.for_each(|p| self.copies.put_unknown(&self.copy, p.range));
         }
     }
 
-    fn new(
-        canonical: Arc<dyn DiskFile>,
-        kept: Arc<Kept>,
-        copy: Arc<Copy>,
-        shared: bool,
-    ) -> Arc<Mirror> {
-        Arc::new(Mirror {
-            canonical,
-            kept,
-            copy,
-            shared,
-        })
-    }
-
-    /// The job ends and the file is not clean. While nobody else may write the canonical file.
-    pub fn pause(&self) {
-        let at = match self.shared {
-            true => version_after_change(&*self.canonical),
-            false => None,
-        };
-        self.kept.pause(&self.copy, at);
-    }
-
-    /// The version of the canonical file, while nobody else may write it.
-    pub fn version(&self) -> Option<Version> {
-        version_after_change(&*self.canonical)
-    }
-
-    /// The file is clean, with the canonical file as `version` says.
-    pub fn complete(&self, version: Option<Version>) {
-        self.kept.complete(&self.copy, version);
-    }
-
-    /// What was kept counts for nothing.
-    pub fn abandon(&self) {
-        self.kept.drop_copy(&self.copy);
-    }
-
-    /// Makes the copy outlive the daemon. Waits for the store's disk.
-    pub fn save(&self) {
-        self.kept.save(&self.copy);
-    }
-}
-
-impl DiskFile for Mirror {
-    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        if let Err(error) = self.canonical.write_at(bufs, offset) {
-            // How much of it is there nobody knows.
-            self.abandon();
-            return Err(error);
+    /// Called after a write to the canonical file.
+    pub fn written(&self, bufs: &[IoSlice<'_>], offset: u64, written: &io::Result<()>) {
+        // If the write failed, it is unknown how much of it was written.
+        if written.is_err() {
+            return self.abandon();
         }
-        if self
-            .kept
-            .put(&self.copy, bufs, offset, Evict::Oldest)
-            .is_err()
-        {
-            tracing::debug!("the log has no room to spare: no copy of a drained file is kept");
+        let put = self.copies.put(&self.copy, bufs, offset, Evict::Oldest);
+        if put.is_err() {
+            tracing::debug!(
+                "the log has no room to spare: no local copy of a drained file is kept"
+            );
             self.abandon();
         }
-        Ok(())
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.canonical.read_at(buf, offset)
+    /// Called after the size of the canonical file was set, whether or not that failed.
+    pub fn size_set(&self, len: u64) {
+        self.copies.put_size(&self.copy, len);
     }
 
-    fn sync(&self) -> io::Result<()> {
-        self.canonical.sync()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        let set = self.canonical.set_len(len);
-        self.kept.put_size(&self.copy, len);
-        set
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        self.canonical.size()
-    }
-
-    /// The drain allocates nothing but holes.
-    fn allocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {
-        let done = self.canonical.allocate(mode, offset, len);
-        match (ByteRange::at(offset, len), &done) {
+    /// Called after `allocate`, with which the drain only punches holes.
+    pub fn allocated(&self, mode: i32, offset: u64, len: u64, done: &io::Result<()>) {
+        match (ByteRange::at(offset, len), done) {
             (Some(range), Ok(())) if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 => {
-                self.kept.put_zeros(&self.copy, range);
+                self.copies.put_zeros(&self.copy, range);
             }
             // The drain writes zeros instead.
             (_, Err(_)) => {}
             _ => self.abandon(),
         }
-        done
     }
 
-    fn set_mtime(&self, mtime: u64) -> io::Result<()> {
-        self.canonical.set_mtime(mtime)
+    /// Called when the job ends and the file is not clean.
+    pub fn pause(&self, canonical: &CanonicalFile) {
+        let at = match self.other_nodes {
+            true => version_after_change(canonical),
+            false => None,
+        };
+        // Checked after the version was read. Without the lease another node may have written
+        // already: the version would then be that of bytes that the copy does not have.
+        match canonical.may_change() {
+            true => self.copies.pause(&self.copy, at),
+            false => self.abandon(),
+        }
+        self.ended.store(true, Ordering::Release);
     }
 
-    fn version(&self) -> io::Result<Version> {
-        self.canonical.version()
+    /// Completes the copy: the file is clean, and the canonical file has this version.
+    pub fn complete(&self, version: Option<Version>) {
+        self.copies.complete(&self.copy, version);
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.canonical.fd()
+    /// Drops the copy.
+    pub fn abandon(&self) {
+        self.copies.drop_copy(&self.copy);
+    }
+
+    /// Makes a copy that is complete outlive the daemon. No caller waits for the store's disk.
+    pub fn save(self: &Arc<Self>) {
+        self.ended.store(true, Ordering::Release);
+        let mirror = self.clone();
+        drop(tokio::task::spawn_blocking(move || {
+            mirror.copies.save(&mirror.copy);
+        }));
     }
 }
 

@@ -1,250 +1,155 @@
-//! A round: all that nodes have published of a file until now goes into the canonical file.
+//! A round: writes everything that nodes have published of a file until now into the canonical
+//! file.
 //!
 //! # Order
 //!
-//! View, cut, sync, plan; then the domains, by every node that has a part in the file, each with its
-//! own sync before its mark; then size and time, sync, base. `docs/decisions/0008-many-nodes.md`
-//! says what a kill between any two leaves.
+//! The holder of the term reads the view, cuts the canonical file, syncs it and makes the plan.
+//! Then every node that has a part in the file writes domains, and syncs each before it marks it as
+//! done. Then the holder sets size and time, syncs, and makes the base.
+//! `docs/decisions/0008-many-nodes.md` says what a kill between any two steps leaves.
 //!
-//! # Who writes what
+//! # Which node writes what
 //!
-//! Only the holder of the term cuts, sets the size and makes plan and base. Only who took a domain
-//! writes its units. Both look at their lease right before each call that changes the canonical
-//! file; what they write in the same round is the same, whoever does it.
+//! Only the holder of the term cuts, sets the size, and makes plan and base. Only the node that
+//! took a domain writes its units. Both check their lease right before each call that changes the
+//! canonical file. All nodes that write a unit in the same round write the same bytes.
 
-use super::gated::Gated;
-use super::mirror::Mirror;
-use super::shared::{Held, directory, lapsed, watched_look};
-use super::{Halt, Pulse, blocking, joined, permit, watched};
+use super::blocking;
+use super::canonical_file::Gate;
+use super::shared_file::SharedJob;
+use super::term::Held;
+use super::writer::{CanonicalWriter, join_units};
 use crate::domain::Domains;
-use crate::engine::Shared;
-use crate::stripe::{self, Work};
-use crate::trouble::{self, Trouble};
-use layout_index::layout::{Base, MAX_DOMAINS, Plan as RoundPlan, View};
-use layout_index::{ByteRange, DiskFile, File, Piece, Plan, Timestamp, Version};
-use parking_lot::Mutex;
-use std::io;
+use crate::drain_error::DrainError;
+use crate::stripe::Work;
+use layout_index::sharing::layout::{Base, MAX_DOMAINS, Plan as RoundPlan, View};
+use layout_index::sharing::shared_dir::SharedDir;
+use layout_index::store::local_copies::version_after_change;
+use layout_index::{ByteRange, DiskFile, Timestamp, Version};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 use tokio::task::JoinSet;
 
-/// Units looked up at once.
-const WINDOW: usize = 1024;
+const UNITS_PER_LISTING: usize = 1024;
 
 /// How a round went for this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Round {
     /// The canonical file has everything that was published when the round began.
     Over,
-    /// It has what an earlier plan covers; there may be more.
+    /// It has what an earlier plan covers; there may be more to drain.
     Earlier,
-    /// Other nodes are at it.
+    /// Other nodes are working on the file.
     Others,
 }
 
-pub(super) async fn go(
-    shared: &Arc<Shared>,
-    file: &Arc<File>,
-    name: &Arc<str>,
+pub(super) async fn run_round(
+    job: &SharedJob,
     held: Option<Arc<Held>>,
-    pulse: &Arc<Pulse>,
-) -> Result<Round, Halt> {
-    watched_look(shared, file, name, pulse).await?;
-    let view = file.published_view();
+) -> Result<Round, DrainError> {
+    let file = &job.file;
+    job.refresh_view().await?;
+    let view = job.shared_files.peers.view(file);
     if view.is_empty() {
         return Ok(Round::Over);
     }
     if held.is_none() {
-        // A plan that a holder left who was replaced is its successor's business.
-        let current = current_term(shared, file, name).await?;
+        // A plan from an earlier term is finished by the current holder.
+        let id = file.id();
+        let highest = job.with_shared_dir(move |dir| dir.highest_term(id)).await?;
+        let current = highest.map(|(term, _)| term);
         if view.plan().is_none_or(|plan| Some(plan.term) != current) {
             return Ok(Round::Others);
         }
     }
-    let opened = {
-        let (shared, file) = (shared.clone(), file.clone());
-        watched(pulse, move || shared.canonicals.open(&file)).await?
+    let gate = held.clone().map_or(Gate::Closed, Gate::Term);
+    let Some(writer) = CanonicalWriter::open(job, gate).await? else {
+        // The next refresh also finds that the file is gone.
+        return Ok(Round::Others);
     };
-    let canonical = match opened {
-        Ok(Some(canonical)) => canonical,
-        // The next look finds it gone, too.
-        Ok(None) => return Ok(Round::Others),
-        Err(e) => return Err(Halt::Trouble(trouble::canonical(name, "opening", &e))),
-    };
-    // Only the holder of the term knows of a moment at which nobody writes the file.
-    let mirror = match &held {
-        Some(_) => {
-            let (shared, file, canonical) = (shared.clone(), file.clone(), canonical.clone());
-            watched(pulse, move || Mirror::of(&shared, &file, canonical)).await?
-        }
-        None => None,
-    };
-    let canonical = match &mirror {
-        Some(mirror) => mirror.clone(),
-        None => canonical,
-    };
-    let job = Arc::new(Job {
-        shared: shared.clone(),
-        file: file.clone(),
-        name: name.clone(),
-        canonical,
+    let round = RoundJob {
+        job: job.clone(),
+        writer,
         held,
-        kept: mirror.map(Keeping::new),
-        pulse: pulse.clone(),
-    });
-    let is_new = view.plan().is_none();
+    };
     let plan = match view.plan() {
         Some(plan) => plan.clone(),
         None => {
-            let this = job.clone();
-            watched(pulse, move || this.plan())
-                .await?
-                .map_err(Halt::Trouble)?;
-            watched_look(shared, file, name, pulse).await?;
-            match file.published_view().plan() {
+            let this = round.clone();
+            job.watched(move || this.make_plan()).await??;
+            job.refresh_view().await?;
+            match job.shared_files.peers.view(file).plan() {
                 Some(plan) => plan.clone(),
                 None => return Ok(Round::Others),
             }
         }
     };
-    let covered = Arc::new(file.published_view().covered_by(&plan));
     let plan = Arc::new(plan);
-    if let Some(keeping) = &job.kept {
-        keeping.mirror.begin_round(&covered, plan.unit);
+    let covered = Arc::new(job.shared_files.peers.view(file).covered_by(&plan));
+    let mirror = round.writer.canonical.mirror();
+    if let Some(mirror) = mirror {
+        mirror.begin_round(&covered, plan.unit);
     }
-    job.clone().domains(plan.clone(), covered).await?;
-    if job.held.is_none() {
+    round.write_domains(&plan, &covered).await?;
+    if round.held.is_none() {
         return Ok(Round::Others);
     }
-    let this = job.clone();
-    let over = watched(pulse, move || this.finish(&plan))
-        .await?
-        .map_err(Halt::Trouble)?;
-    watched_look(shared, file, name, pulse).await?;
-    if let Some(keeping) = job.kept.as_ref().filter(|_| over && file.is_settled()) {
-        keeping.complete();
+    let this = round.clone();
+    let finished = job.watched(move || this.finish(&plan)).await??;
+    job.refresh_view().await?;
+    let Some(Finished { version }) = finished else {
+        return Ok(Round::Others);
+    };
+    if let Some(mirror) = mirror.filter(|_| file.is_settled()) {
+        mirror.complete(version);
+        mirror.save();
     }
-    Ok(match over {
-        true if is_new => Round::Over,
-        true => Round::Earlier,
-        false => Round::Others,
+    Ok(match view.plan() {
+        None => Round::Over,
+        Some(_) => Round::Earlier,
     })
 }
 
-async fn current_term(
-    shared: &Arc<Shared>,
-    file: &Arc<File>,
-    name: &str,
-) -> Result<Option<u64>, Halt> {
-    let (there, id) = (shared.clone(), file.id());
-    let highest = blocking(move || match &there.together {
-        Some(together) => together.peers.commons().highest_term(id),
-        None => Ok(None),
-    })
-    .await?;
-    let highest = highest.map_err(|e| directory(name, &e))?;
-    Ok(highest.map(|(term, _)| term))
-}
-
-fn unit_done(done: Result<Result<(), Trouble>, tokio::task::JoinError>) -> Result<(), Halt> {
-    joined(done)?.map_err(Halt::Trouble)
-}
-
-/// What is published of one unit of the file.
-struct Unit {
-    range: ByteRange,
-    pieces: Vec<Piece>,
-    work: Work,
-}
-
-struct Job {
-    shared: Arc<Shared>,
-    file: Arc<File>,
-    name: Arc<str>,
-    canonical: Arc<dyn DiskFile>,
+#[derive(Clone)]
+struct RoundJob {
+    job: SharedJob,
+    writer: CanonicalWriter,
     held: Option<Arc<Held>>,
-    kept: Option<Keeping>,
-    pulse: Arc<Pulse>,
 }
 
-/// The copy that is written beside the canonical file. Unless the round comes to its end, it counts
-/// for nothing.
-struct Keeping {
-    mirror: Arc<Mirror>,
-    /// The canonical file at the end of the round.
-    version: Mutex<Option<Version>>,
-    complete: AtomicBool,
+struct Finished {
+    /// Version of the canonical file at the end of the round, if there is a local copy.
+    version: Option<Version>,
 }
 
-impl Keeping {
-    fn new(mirror: Arc<Mirror>) -> Keeping {
-        Keeping {
-            mirror,
-            version: Mutex::default(),
-            complete: AtomicBool::new(false),
-        }
-    }
-
-    fn complete(&self) {
-        self.complete.store(true, Ordering::Release);
-        self.mirror.complete(*self.version.lock());
-        let mirror = self.mirror.clone();
-        drop(tokio::task::spawn_blocking(move || mirror.save()));
-    }
-}
-
-impl Drop for Keeping {
-    fn drop(&mut self) {
-        if !self.complete.load(Ordering::Acquire) {
-            self.mirror.abandon();
-        }
-    }
-}
-
-impl Job {
-    fn commons(&self) -> Option<&layout_index::commons::Commons> {
-        self.shared.together.as_ref().map(|t| t.peers.commons())
-    }
-
-    fn need_term(&self) -> Result<u64, Trouble> {
+impl RoundJob {
+    /// Called before this node tells others what it has done as the holder of the term.
+    fn need_term(&self) -> Result<u64, DrainError> {
         match self.held.as_ref().filter(|held| held.holds()) {
             Some(held) => Ok(held.term),
-            None => Err(lapsed(&self.name)),
+            None => Err(self.job.lease_expired()),
         }
     }
 
-    fn directory(&self, e: &io::Error) -> Trouble {
-        match directory(&self.name, e) {
-            Halt::Trouble(trouble) => trouble,
-            Halt::Stopping => lapsed(&self.name),
-        }
-    }
-
-    /// Cuts the canonical file where the view says, and makes the plan.
-    fn plan(&self) -> Result<(), Trouble> {
-        let view = self.file.published_view();
-        let canonical =
-            |op: &'static str| move |e: io::Error| trouble::canonical(&self.name, op, &e);
-        // Nobody on this node writes through meanwhile.
-        let _all = self.file.lock_canonical(ByteRange::ALL);
-        let size = self
-            .canonical
-            .size()
-            .map_err(canonical("asking the size of"))?;
+    /// Cuts the canonical file to the limit of the view, and makes the plan.
+    fn make_plan(&self) -> Result<(), DrainError> {
+        let (job, canonical) = (&self.job, &*self.writer.canonical);
+        let view = job.shared_files.peers.view(&job.file);
+        // No thread of this node may write the canonical file meanwhile.
+        let _all = job.file.lock_canonical(ByteRange::ALL);
+        let size = canonical.size();
+        let size = size.map_err(job.canonical_error("asking the size of"))?;
         let limit = view.limit();
         self.need_term()?;
         if size > limit {
-            self.canonical
-                .set_len(limit)
-                .map_err(canonical("truncating"))?;
-            self.canonical.sync().map_err(canonical("syncing"))?;
+            let cut = canonical.set_len(limit);
+            cut.map_err(job.canonical_error("truncating"))?;
+            let synced = canonical.sync();
+            synced.map_err(job.canonical_error("syncing"))?;
         }
-        let striping = self.shared.striping(&*self.canonical);
-        let writers = view.layouts().map(|(node, _)| node);
-        let writers: std::collections::BTreeSet<_> = writers.collect();
-        let writers = writers.len() as u32;
-        let domains = Domains::mapped(striping.unit, striping.count, writers).count();
+        let striping = job.engine.striping(canonical);
+        let writers: BTreeSet<_> = view.layouts().map(|(node, _)| node).collect();
+        let domains = Domains::mapped(striping.unit, striping.count, writers.len() as u32).count();
         let term = self.need_term()?;
         let plan = RoundPlan {
             term,
@@ -256,119 +161,90 @@ impl Job {
             epoch: view.epoch(),
             limit,
         };
-        let Some(commons) = self.commons() else {
-            return Err(lapsed(&self.name));
-        };
-        let id = self.file.id();
-        commons
+        let (shared_dir, id) = (job.shared_dir(), job.file.id());
+        shared_dir
             .put_plan(id, term, &plan.encode(id))
-            .and_then(|()| commons.touch(id))
-            .map_err(|e| self.directory(&e))
+            .and_then(|()| shared_dir.touch(id))
+            .map_err(job.shared_dir_error())
     }
 
-    /// Takes domains until none is to be had, one after the other: the rest is for the others who
-    /// have a part in the file. Within a domain units go side by side.
-    async fn domains(
-        self: Arc<Self>,
-        plan: Arc<RoundPlan>,
-        covered: Arc<View>,
-    ) -> Result<(), Halt> {
+    /// Takes domains one after the other until none is left to take: the other nodes that have a
+    /// part in the file take the rest. Within a domain units are written in parallel.
+    async fn write_domains(
+        &self,
+        plan: &Arc<RoundPlan>,
+        covered: &Arc<View>,
+    ) -> Result<(), DrainError> {
+        let (id, term) = (self.job.file.id(), plan.term);
         for domain in 0..plan.domains {
-            if self.shared.stopping.load(Ordering::Acquire) {
-                return Err(Halt::Stopping);
-            }
-            let (job, term) = (self.clone(), plan.term);
-            let taken = blocking(move || job.take_domain(term, domain)).await?;
-            let Some(attempt) = taken.map_err(Halt::Trouble)? else {
+            self.job.check_stopping()?;
+            let take = move |dir: &SharedDir| dir.take_domain(id, term, domain);
+            let Some(attempt) = self.job.with_shared_dir(take).await? else {
                 continue;
             };
-            let written = self.write_domain(&plan, &covered, domain).await;
-            let job = self.clone();
-            let failed = written.is_err();
-            let marked = blocking(move || match failed {
-                true => {
-                    job.give_up_domain(term, domain, attempt);
+            let written = self.write_domain(plan, covered, domain).await;
+            if written.is_err() {
+                let give_up = move |dir: &SharedDir| {
+                    if let Err(error) = dir.give_up_domain(id, term, domain, attempt) {
+                        tracing::warn!(file = %id, %error, "a domain is free again when this node's lease is over");
+                    }
                     Ok(())
-                }
-                false => job.mark_domain(term, domain),
-            })
-            .await?;
+                };
+                self.job.with_shared_dir(give_up).await?;
+            }
             written?;
-            marked.map_err(Halt::Trouble)?;
         }
         Ok(())
     }
 
-    fn take_domain(&self, term: u64, domain: u32) -> Result<Option<u32>, Trouble> {
-        match self.commons() {
-            Some(commons) => commons
-                .take_domain(self.file.id(), term, domain)
-                .map_err(|e| self.directory(&e)),
-            None => Ok(None),
-        }
-    }
-
-    /// All of it is in the canonical file, and synced.
-    fn mark_domain(&self, term: u64, domain: u32) -> Result<(), Trouble> {
-        let id = self.file.id();
-        // A mark that comes late would let the next round begin beside the next try.
-        match self.commons().filter(|c| c.does(id, term, domain)) {
-            Some(commons) => commons
-                .domain_done(id, term, domain)
-                .map_err(|e| self.directory(&e)),
-            None => Err(lapsed(&self.name)),
-        }
-    }
-
-    fn give_up_domain(&self, term: u64, domain: u32, attempt: u32) {
-        let id = self.file.id();
-        if let Some(commons) = self.commons()
-            && let Err(error) = commons.give_up_domain(id, term, domain, attempt)
-        {
-            tracing::warn!(file = %id, %error, "a domain is free again when this node's lease is over");
-        }
-    }
-
-    /// Nothing is under way any more when this ends, however it ends.
+    /// Writes the units of a domain, syncs, and marks the domain as done. When this returns, with
+    /// or without an error, none of its writes is under way any more.
     async fn write_domain(
-        self: &Arc<Self>,
-        plan: &Arc<RoundPlan>,
+        &self,
+        plan: &RoundPlan,
         covered: &Arc<View>,
         domain: u32,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), DrainError> {
+        let (job, id, term) = (self.job.clone(), self.job.file.id(), plan.term);
+        let writer = self.writer.with_gate(Gate::Domain {
+            peers: job.shared_files.peers.clone(),
+            file: id,
+            term,
+            domain,
+        });
         let mut running = JoinSet::new();
-        let sent = self.send_units(plan, covered, domain, &mut running).await;
-        let mut first = sent.err();
-        while let Some(done) = running.join_next().await {
-            if let Err(halt) = unit_done(done) {
-                first.get_or_insert(halt);
+        let started = self
+            .start_units(&writer, plan, covered, domain, &mut running)
+            .await;
+        let joined = join_units(&mut running, |unit| unit).await;
+        started.and(joined)?;
+        let mark = move || {
+            // After this node's lease has ended another node may be writing the domain. A late mark
+            // would let the next round begin beside that.
+            if !job.shared_dir().does(id, term, domain) {
+                return Err(job.lease_expired());
             }
-        }
-        if let Some(halt) = first {
-            return Err(halt);
-        }
-        let job = self.clone();
-        watched(&self.pulse, move || {
-            let synced = job.canonical.sync();
-            synced.map_err(|e| trouble::canonical(&job.name, "syncing", &e))
-        })
-        .await?
-        .map_err(Halt::Trouble)
+            let marked = job.shared_dir().domain_done(id, term, domain);
+            marked.map_err(job.shared_dir_error())
+        };
+        writer.sync_then(mark).await
     }
 
-    async fn send_units(
-        self: &Arc<Self>,
-        plan: &Arc<RoundPlan>,
+    async fn start_units(
+        &self,
+        writer: &CanonicalWriter,
+        plan: &RoundPlan,
         covered: &Arc<View>,
         domain: u32,
-        running: &mut JoinSet<Result<(), Trouble>>,
-    ) -> Result<(), Halt> {
-        let domains = Domains::of(plan.unit, plan.domains);
+        running: &mut JoinSet<Result<(), DrainError>>,
+    ) -> Result<(), DrainError> {
+        let file = &self.job.file;
+        let domains = Domains::with_count(plan.unit, plan.domains);
+        let unit = plan.unit;
         let mut from = 0;
         loop {
             let view = covered.clone();
-            let unit = plan.unit;
-            let units = blocking(move || view.ranges(unit, from, WINDOW)).await?;
+            let units = blocking(move || view.ranges(unit, from, UNITS_PER_LISTING)).await?;
             let Some(last) = units.last() else {
                 return Ok(());
             };
@@ -376,114 +252,63 @@ impl Job {
             let within = |unit: ByteRange| unit.intersect(&ByteRange::new(0, plan.size));
             let units = units.into_iter().filter_map(within);
             for range in units.filter(|u| domains.domain_of(u.start) == domain) {
-                let pieces = self.file.published_pieces(covered, range);
+                let pieces = self.job.shared_files.peers.pieces_of(file, covered, range);
                 let work = Work::exactly(&pieces);
                 if work.is_empty() {
                     continue;
                 }
-                self.shared.give_way(self.file.id()).await;
-                self.shared.pace(self.file.id(), work.bytes()).await;
-                let permit = permit(&self.shared, &self.pulse, running, unit_done).await?;
-                if self.shared.stopping.load(Ordering::Acquire) {
-                    return Err(Halt::Stopping);
-                }
-                let (job, term) = (self.clone(), plan.term);
-                let unit = Unit {
-                    range,
-                    pieces,
-                    work,
+                self.job.engine.yield_to_publications(file.id()).await;
+                let bytes = work.bytes();
+                let write = move |writer: &CanonicalWriter| {
+                    let _guard = writer.job.file.lock_canonical(range);
+                    let written = writer.write(range, &pieces, &work);
+                    written.map_err(|e| DrainError::stripe(&writer.job.name, range, e))
                 };
-                let permit = self.pulse.keep(permit);
-                let waiting = self.pulse.enter();
-                running.spawn_blocking(move || {
-                    let _until_then = (waiting, permit);
-                    job.write_unit(term, domain, &unit)
-                });
-                while let Some(done) = running.try_join_next() {
-                    unit_done(done)?;
-                }
+                writer.start(bytes, running, |unit| unit, write).await?;
             }
         }
     }
 
-    fn write_unit(&self, term: u64, domain: u32, unit: &Unit) -> Result<(), Trouble> {
-        let Unit {
-            range,
-            pieces,
-            work,
-        } = unit;
-        let verify = self.shared.settings.read().verify;
-        let _guard = self.file.lock_canonical(*range);
-        let gate = {
-            let (shared, id) = (self.shared.clone(), self.file.id());
-            Gated::new(self.canonical.clone(), move || {
-                let together = shared.together.as_ref();
-                together.is_some_and(|t| t.peers.commons().does(id, term, domain))
-            })
+    /// If all domains are done: sets size and time, syncs, makes the base. `None` if some are not
+    /// done.
+    fn finish(&self, plan: &RoundPlan) -> Result<Option<Finished>, DrainError> {
+        let (job, canonical) = (&self.job, &*self.writer.canonical);
+        let (shared_dir, id) = (job.shared_dir(), job.file.id());
+        let listing = shared_dir.list(id).map_err(job.shared_dir_error())?;
+        let is_done = |done: &BTreeSet<(u64, u32)>| {
+            (0..plan.domains).all(|domain| done.contains(&(plan.term, domain)))
         };
-        self.shared
-            .buffers
-            .with(|buffer| {
-                stripe::write(*range, work, &gate, buffer, verify, |run, buf| {
-                    let plan = Plan {
-                        range: run.range,
-                        size: run.range.end,
-                        pieces: pieces[run.pieces.clone()].to_vec(),
-                    };
-                    self.file.read(&plan, buf, None)
-                })
-            })
-            .map_err(|problem| trouble::stripe(&self.name, *range, problem))?;
-        self.shared.meter.record(work.bytes(), Instant::now());
-        Ok(())
-    }
-
-    /// If all domains are done: size, time, sync, base. False if some are not.
-    fn finish(&self, plan: &RoundPlan) -> Result<bool, Trouble> {
-        let Some(commons) = self.commons() else {
-            return Ok(false);
-        };
-        let id = self.file.id();
-        let listing = commons.list(id).map_err(|e| self.directory(&e))?;
-        let Some(listing) = listing else {
-            return Ok(false);
-        };
-        let all = (0..plan.domains).all(|domain| listing.done.contains(&(plan.term, domain)));
-        if !all {
-            return Ok(false);
+        if !listing.is_some_and(|listing| is_done(&listing.done)) {
+            return Ok(None);
         }
-        let canonical =
-            |op: &'static str| move |e: io::Error| trouble::canonical(&self.name, op, &e);
-        let _all = self.file.lock_canonical(ByteRange::ALL);
-        let size = self
-            .canonical
-            .size()
-            .map_err(canonical("asking the size of"))?;
+        let _all = job.file.lock_canonical(ByteRange::ALL);
+        let size = canonical.size();
+        let size = size.map_err(job.canonical_error("asking the size of"))?;
         self.need_term()?;
         if size < plan.size {
-            self.canonical
-                .set_len(plan.size)
-                .map_err(canonical("extending"))?;
+            let extended = canonical.set_len(plan.size);
+            extended.map_err(job.canonical_error("extending"))?;
         }
-        match self.canonical.set_mtime(plan.mtime.0) {
-            // A file that others may write but only its owner may date: its time is the drain's.
+        match canonical.set_mtime(plan.mtime.0) {
+            // Other users may write the file, but only its owner may set its time: the file then
+            // keeps the time of the drain.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
-            other => other.map_err(canonical("setting the time of"))?,
+            other => other.map_err(job.canonical_error("setting the time of"))?,
         }
-        self.canonical.sync().map_err(canonical("syncing"))?;
-        if let Some(keeping) = &self.kept {
-            *keeping.version.lock() = keeping.mirror.version();
-        }
+        let synced = canonical.sync();
+        synced.map_err(job.canonical_error("syncing"))?;
+        let mirror = canonical.mirror();
+        let version = mirror.and_then(|_| version_after_change(canonical));
         self.need_term()?;
         let base = Base {
             term: plan.term,
             covered: plan.covered.clone(),
             epoch: plan.epoch,
         };
-        commons
+        shared_dir
             .put_base(id, plan.term, &base.encode(id))
-            .and_then(|()| commons.touch(id))
-            .map_err(|e| self.directory(&e))?;
-        Ok(true)
+            .and_then(|()| shared_dir.touch(id))
+            .map_err(job.shared_dir_error())?;
+        Ok(Some(Finished { version }))
     }
 }

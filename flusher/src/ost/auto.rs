@@ -1,11 +1,12 @@
-//! Which provider it is: what was asked for, or what the backing's file system is.
+//! Chooses the provider: the one that was asked for, or the one for the backing's file system.
 //!
 //! Called before anything is mounted over the backing, which is why the backing is an open
 //! directory and not a path.
 //!
-//! What was asked for and cannot be had is an error. `auto` asks for nothing: where a file system
-//! is recognised and its OSTs cannot be had after all (its master is out of reach, its list is for
-//! root only), that is said in the log and the mount works without OSTs, as on any other.
+//! If a provider was asked for and cannot be used, that is an error. `auto` asks for nothing: if a
+//! file system is recognised and its OSTs cannot be used after all (its master is out of reach, or
+//! only root may read its list), the log says so and the mount works without OSTs, as on any other
+//! file system.
 
 use super::{
     Directories, Kind, Lustre, MooseFs, OstError, Provider, lustre, lustre_abi, moosefs_master,
@@ -38,7 +39,7 @@ pub enum ProviderError {
     Io(String, #[source] io::Error),
 }
 
-/// Whether the two go together at all; [`provider`] asks this too.
+/// Checks whether `kind` and `osts` go together at all; [`provider`] calls this too.
 pub fn check(kind: Kind, osts: &[PathBuf]) -> Result<(), ProviderError> {
     match kind {
         Kind::Lustre | Kind::Moosefs if !osts.is_empty() => Err(ProviderError::Named(kind)),
@@ -47,7 +48,8 @@ pub fn check(kind: Kind, osts: &[PathBuf]) -> Result<(), ProviderError> {
     }
 }
 
-/// `osts` are the directories that were named. `None` where there is nothing to place files on.
+/// Makes the provider. `osts` are the directories that were named. `None` if there are no OSTs to
+/// place files on.
 pub fn provider(
     kind: Kind,
     backing: BorrowedFd<'_>,
@@ -79,7 +81,8 @@ pub fn provider(
     Ok(Some(provider))
 }
 
-/// What `auto` finds on the backing, and why it cannot be used.
+/// Returns the provider that `auto` finds for the backing, or an error that says why it cannot be
+/// used.
 pub fn recognise(backing: BorrowedFd<'_>) -> Result<Option<Arc<dyn Provider>>, ProviderError> {
     let found: Arc<dyn Provider> = match kind_of(fs_type(backing)?) {
         Kind::Lustre => Arc::new(open_lustre(backing)?),
@@ -93,7 +96,8 @@ pub fn recognise(backing: BorrowedFd<'_>) -> Result<Option<Arc<dyn Provider>>, P
     Ok(Some(found))
 }
 
-/// What a file system of this type may be. Of FUSE's it is asked whether they are MooseFS.
+/// Returns what a file system of this type may be. A FUSE file system is then asked whether it is
+/// MooseFS.
 fn kind_of(fs_type: i64) -> Kind {
     match fs_type {
         lustre_abi::LL_SUPER_MAGIC => Kind::Lustre,
@@ -110,7 +114,7 @@ fn open_moosefs(backing: BorrowedFd<'_>) -> Result<Option<MooseFs>, ProviderErro
     MooseFs::open(backing).map_err(|e| ProviderError::MooseFs(place::name_of(backing), e))
 }
 
-/// What `statfs` calls the file system.
+/// Returns the file system's type as `statfs` gives it.
 fn fs_type(dir: BorrowedFd<'_>) -> Result<i64, ProviderError> {
     let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the descriptor is open and the buffer is a statfs.

@@ -1,31 +1,30 @@
-//! OSTs that are directories: one mount of each target, as with several local disks, one MooseFS
-//! or NFS mount for each server, or the embedded default.
+//! OSTs that are directories: one mount of each target, for example several local disks, one
+//! MooseFS or NFS mount for each server, or the embedded default.
 //!
-//! The directory itself must be there: a missing one is a target that is not mounted, and making
-//! it would fill the disk below.
+//! The directory itself must exist: if it is missing, the target is not mounted, and making it
+//! would fill the disk below.
 //!
 //! # When they are opened
 //!
 //! The overlay may be mounted over the directory, or over one above it, and a daemon that walks
 //! into its own mount waits for itself. So each directory is opened when this is made, before the
-//! mount, and kept (a target that hangs at that moment holds up the start). One that was missing
-//! then, or that was removed or whose mount broke since, is looked for again when it is used: from
-//! the nearest directory above that was there, which was opened at the same time and for the same
-//! reason. A target that was a mount of its own is taken again only when something is mounted there
-//! again.
+//! mount, and kept open (a target that hangs at that moment holds up the start). A directory that
+//! was missing then, or that was removed or whose mount broke since, is looked for again when it is
+//! used: from the nearest directory above it that existed, which was opened at the same time and
+//! for the same reason. A target that was a mount of its own is used again only when something is
+//! mounted there again.
 
 use super::place::{Place, was_removed};
-use super::{Ost, OstError, Provider};
+use super::{Ost, OstError, Provider, at_place};
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 const TOP: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
@@ -38,10 +37,10 @@ pub struct Directories {
 
 #[derive(Debug)]
 struct Target {
-    /// What it is called: other nodes find the target by it.
+    /// Name by which other nodes find the target.
     name: String,
     path: PathBuf,
-    /// The nearest directory above that was there, and the way down from it.
+    /// The nearest existing directory above the path; `rest` is the way down from it.
     above: io::Result<File>,
     rest: PathBuf,
     state: Mutex<State>,
@@ -50,7 +49,7 @@ struct Target {
 #[derive(Debug, Default)]
 struct State {
     dir: Option<Arc<OwnedFd>>,
-    /// It was on another file system than the directory above.
+    /// The directory was on another file system than the one above it.
     mounted: bool,
 }
 
@@ -61,25 +60,17 @@ impl Directories {
         Directories { targets }
     }
 
-    /// The backing itself as the only target, where there are no others to choose from. Nodes need
-    /// not have it at the same path.
+    /// The backing itself as the only target, for when there are no others to choose from. Nodes
+    /// need not have it at the same path.
     pub fn backing(path: PathBuf) -> Directories {
         Directories {
             targets: vec![Target::new("backing".to_owned(), path)],
         }
     }
 
-    fn with<T>(
-        &self,
-        ost: &Ost,
-        what: &'static str,
-        act: impl FnOnce(Place<'_>) -> io::Result<T>,
-    ) -> Result<T, OstError> {
+    fn target(&self, ost: &Ost) -> io::Result<&Target> {
         let target = self.targets.get(ost.index as usize);
-        target
-            .ok_or_else(|| io::Error::other("there is no such directory in the list of OSTs"))
-            .and_then(|target| target.with(act))
-            .map_err(|e| OstError::new(ost, what, e))
+        target.ok_or_else(|| io::Error::other("there is no such directory in the list of OSTs"))
     }
 }
 
@@ -123,24 +114,18 @@ impl Target {
         Ok(dir)
     }
 
-    fn with<T>(&self, act: impl FnOnce(Place<'_>) -> io::Result<T>) -> io::Result<T> {
-        let dir = self.dir()?;
-        let done = act(Place::new(dir.as_fd()));
-        let Err(e) = done else {
-            return done;
-        };
-        let removed = was_removed(&e);
-        if removed || is_dead(&e) {
+    fn place_failed(&self, place: &Place, error: io::Error) -> io::Error {
+        let removed = was_removed(&error);
+        if removed || is_dead(&error) {
             let mut state = self.state.lock();
-            if state.dir.as_ref().is_some_and(|now| Arc::ptr_eq(now, &dir)) {
-                state.dir = None;
-            }
+            state.dir.take_if(|dir| place.is_below(dir));
         }
-        Err(if removed { missing() } else { e })
+        if removed { missing() } else { error }
     }
 }
 
-/// The number of an error is ENOENT only where a file is missing: that one may have been drained.
+/// The error of a missing directory. It has no error number: ENOENT is only for a missing file,
+/// which may have been drained.
 fn missing() -> io::Error {
     io::Error::new(
         io::ErrorKind::NotFound,
@@ -148,7 +133,7 @@ fn missing() -> io::Error {
     )
 }
 
-/// The mount is gone for good, whatever comes in its place.
+/// True if the mount is gone for good, whatever is mounted in its place later.
 fn is_dead(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -171,7 +156,7 @@ fn nearest_above(path: &Path) -> (io::Result<File>, PathBuf) {
             Err(e) => result = Err(e.into()),
         }
     }
-    // Only the root has nothing above.
+    // Only the root has no directory above it.
     if let Ok(dir) = open(&path, TOP, Mode::empty()) {
         return (Ok(File::from(dir)), PathBuf::from("."));
     }
@@ -193,23 +178,20 @@ impl Provider for Directories {
 
     fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<File, OstError> {
         let flags = if direct { libc::O_DIRECT } else { 0 };
-        self.with(ost, "making a file", |place| place.create(name, flags))
+        at_place(self, ost, "making a file", |place| {
+            place.create(name, flags)
+        })
     }
 
-    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
-        self.with(ost, "opening a file", |place| place.open(name))
+    fn place(&self, ost: &Ost) -> io::Result<Place> {
+        Ok(Place::new(self.target(ost)?.dir()?))
     }
 
-    fn modified(&self, ost: &Ost, name: &str) -> Result<SystemTime, OstError> {
-        self.with(ost, "looking at a file", |place| place.modified(name))
-    }
-
-    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
-        self.with(ost, "listing its files", |place| place.list())
-    }
-
-    fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
-        self.with(ost, "removing a file", |place| place.remove(name))
+    fn place_failed(&self, ost: &Ost, place: &Place, error: io::Error) -> io::Error {
+        match self.target(ost) {
+            Ok(target) => target.place_failed(place, error),
+            Err(_) => error,
+        }
     }
 }
 

@@ -1,14 +1,14 @@
-//! What goes wrong with an OST, in one sentence that names it, says what is wrong and what to do.
+//! Errors of an OST: one sentence names the OST, says what is wrong, and what to do.
 
 use super::Ost;
 use std::io;
 
-/// An error of one OST, or of the whole list (`ost` is then what was looked at).
+/// An error of one OST, or of the whole list (`ost` is then what was listed).
 #[derive(Debug, thiserror::Error)]
 #[error("{ost}: {what}: {}{}", describe(source), advice(source))]
 pub struct OstError {
     pub ost: String,
-    /// What was being done: "making a file", "writing".
+    /// The operation that failed: "making a file", "writing".
     pub what: &'static str,
     #[source]
     pub source: io::Error,
@@ -32,7 +32,7 @@ fn describe(error: &io::Error) -> String {
     let Some(errno) = error.raw_os_error() else {
         return error.to_string();
     };
-    // Without the number that the standard library adds.
+    // The text without the number that the standard library adds.
     let text = nix::errno::Errno::from_raw(errno).desc().to_owned();
     match errno {
         libc::EINVAL => format!("{text} (no O_DIRECT there?)"),
@@ -45,7 +45,7 @@ fn advice(error: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => "; it is full: free space on it, or leave it out",
         Some(libc::EDQUOT) => "; a quota is used up: ask for more, or clean up",
         Some(libc::EROFS) => "; it is mounted read-only: mount it for writing, or leave it out",
-        // A device that went away; of MooseFS, a chunk whose chunkserver did.
+        // A device that went away, or in MooseFS a chunk whose chunkserver went away.
         Some(libc::EIO | libc::ENXIO) => {
             "; the target or its network is broken: ask its administrator"
         }

@@ -1,20 +1,21 @@
-//! Lustre: all OSTs are behind one directory, and a file's layout says where it is.
+//! Lustre: all OSTs are behind one directory, and a file's striping says where it is.
 //!
 //! A subfile is created without objects, told to have one stripe on its OST, and then asked where
-//! it is: setting the layout of a file that has objects already does nothing and tells no error.
-//! Everything goes through the attribute `lustre.lov`, which takes and gives the same bytes as
+//! it is: setting the striping of a file that has objects already does nothing and returns no
+//! error. All this uses the attribute `lustre.lov`, which takes and gives the same bytes as
 //! Lustre's own calls and, unlike these, passes through other file systems. `<dir>/.forebay/
 //! subfiles/<index>/` has the files of one OST, so that they can be listed without asking for the
-//! layout of each.
+//! striping of each.
 //!
 //! # Which OSTs there are
 //!
-//! The client shows them in a file of its own, `…/lov/<fsname>-clilov-…/target_obd` below `/proc`
-//! or `/sys`. It is read whenever it is asked for, because administrators switch OSTs off and on.
-//! Inactive OSTs stay in the list, for there may be subfiles on them; no new file is made there.
+//! The client lists them in a file of its own, `…/lov/<fsname>-clilov-…/target_obd` below `/proc`
+//! or `/sys`. It is read each time the list is needed, because administrators switch OSTs off and
+//! on. Inactive OSTs stay in the list, because there may be subfiles on them; no new file is made
+//! there.
 //!
-//! The name of the file system is in the mount table. Where that has no Lustre (a simulation over
-//! FUSE), the only file system that has such files is meant.
+//! The name of the file system is in the mount table. If the mount table has no Lustre there (a
+//! simulation over FUSE), the only file system that has such files is used.
 //!
 //! `FOREBAY_LUSTRE_ROOT` is for tests and simulations: a directory to look in instead of `/`. With
 //! it, the directory need not be on a real Lustre.
@@ -26,42 +27,38 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::Arc;
 
 mod attribute;
 mod mounted;
 
 pub const ROOT_VARIABLE: &str = "FOREBAY_LUSTRE_ROOT";
 
-/// Of a subfile, which has one stripe only: any size would do.
+/// Stripe size of a subfile, which has one stripe only: any size would do.
 const SUBFILE_STRIPE: u32 = 1 << 20;
 
 #[derive(Debug)]
 pub struct Lustre {
-    dir: OwnedFd,
-    /// For sentences.
+    dir: Arc<OwnedFd>,
+    /// Path of `dir` for error messages.
     path: String,
     root: PathBuf,
 }
 
 impl Lustre {
-    /// `dir` is a directory of the file system, opened before anything is mounted over it.
+    /// `dir` is a directory of the file system that was opened before anything is mounted over it.
     pub fn open(dir: BorrowedFd<'_>) -> io::Result<Lustre> {
         let root = std::env::var_os(ROOT_VARIABLE);
         Self::with_root(dir, root.map_or_else(|| "/".into(), PathBuf::from))
     }
 
-    /// With the client's files below `root`.
+    /// The same, with the client's files below `root`.
     pub fn with_root(dir: BorrowedFd<'_>, root: PathBuf) -> io::Result<Lustre> {
         Ok(Lustre {
-            dir: dir.try_clone_to_owned()?,
+            dir: Arc::new(dir.try_clone_to_owned()?),
             path: place::name_of(dir),
             root,
         })
-    }
-
-    fn place(&self, ost: &Ost) -> Place<'_> {
-        Place::with_own(self.dir.as_fd(), ost.index)
     }
 
     fn client_list(&self) -> io::Result<Vec<abi::Ost>> {
@@ -99,12 +96,13 @@ impl Lustre {
         };
         let wish = wish.encode().map_err(io::Error::other)?;
         let flags = abi::O_LOV_DELAY_CREATE | if direct { libc::O_DIRECT } else { 0 };
-        let file = self.place(ost).create(name, flags)?;
-        match settle(&file, &wish, ost.index) {
+        let place = self.place(ost)?;
+        let file = place.create(name, flags)?;
+        match place_on_ost(&file, &wish, ost.index) {
             Ok(()) => Ok(file),
             Err(e) => {
                 drop(file);
-                self.place(ost).remove(name)?;
+                place.remove(name)?;
                 Err(e)
             }
         }
@@ -140,11 +138,11 @@ fn no_list(root: &Path, fsname: &str) -> io::Error {
     )
 }
 
-/// Gives a file without objects its layout, and looks whether it got it.
-fn settle(file: &File, wish: &[u8], ost: u32) -> io::Result<()> {
+/// Sets the striping of a file without objects, and checks that the file got it.
+fn place_on_ost(file: &File, wish: &[u8], ost: u32) -> io::Result<()> {
     attribute::set(file.as_fd(), wish).map_err(|e| match e.raw_os_error() {
         Some(libc::EOPNOTSUPP) => io::Error::other(NOT_LUSTRE),
-        // Its own meaning: elsewhere EINVAL stands for a missing O_DIRECT.
+        // EINVAL has another meaning here: elsewhere it stands for a missing O_DIRECT.
         Some(libc::EINVAL) => io::Error::other(REFUSED),
         _ => e,
     })?;
@@ -167,7 +165,7 @@ const NOT_LUSTRE: &str = "the file system does not take Lustre's layouts: choose
 const REFUSED: &str = "Lustre refuses to place a file there: is the OST gone, or switched off on \
                        the metadata server?";
 
-/// `None` for a file that has no objects yet.
+/// Returns the striping of a file; `None` if the file has no objects yet.
 fn layout(file: BorrowedFd<'_>) -> io::Result<Option<Layout>> {
     match attribute::get(file)? {
         Some(bytes) => Layout::decode(&bytes).map(Some).map_err(io::Error::other),
@@ -198,7 +196,7 @@ fn stripe(file: BorrowedFd<'_>, osts: &[u32], unit: u64) -> io::Result<bool> {
     if osts.is_empty() {
         return Ok(true);
     }
-    // Another client may have been faster: then it has that client's layout.
+    // Another client may have been faster: then the file has the striping that that client set.
     Ok(layout(file)?.is_some_and(|got| got.osts() == osts && got.stripe_size == stripe_size))
 }
 
@@ -225,24 +223,8 @@ impl Provider for Lustre {
         made.map_err(|e| OstError::new(ost, "making a file", e))
     }
 
-    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
-        let opened = self.place(ost).open(name);
-        opened.map_err(|e| OstError::new(ost, "opening a file", e))
-    }
-
-    fn modified(&self, ost: &Ost, name: &str) -> Result<SystemTime, OstError> {
-        let modified = self.place(ost).modified(name);
-        modified.map_err(|e| OstError::new(ost, "looking at a file", e))
-    }
-
-    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
-        let listed = self.place(ost).list();
-        listed.map_err(|e| OstError::new(ost, "listing its files", e))
-    }
-
-    fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
-        let removed = self.place(ost).remove(name);
-        removed.map_err(|e| OstError::new(ost, "removing a file", e))
+    fn place(&self, ost: &Ost) -> io::Result<Place> {
+        Ok(Place::with_own(self.dir.clone(), ost.index))
     }
 
     fn create_flags(&self) -> i32 {

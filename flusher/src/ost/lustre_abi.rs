@@ -1,17 +1,17 @@
-//! Lustre's layouts without Lustre's headers: `lov_user_md` versions 1 and 3 as bytes, the
-//! numbers of the calls that take them, and the list of OSTs as a client shows it.
+//! Lustre's striping without Lustre's headers: `lov_user_md` versions 1 and 3 as bytes, the numbers
+//! of the calls that take them, and the list of OSTs as a client shows it.
 //!
-//! Everything is as published in `lustre_user.h`; the offsets are the ones Lustre itself asserts
+//! Everything is as published in `lustre_user.h`; the offsets are those that Lustre itself asserts
 //! (`wiretest.c`). The structures are packed and in the host's byte order, which is little-endian
-//! on every machine that Lustre clients run on today; a layout in the other order is refused by
-//! its magic number.
+//! on every machine that Lustre clients run on today. A structure in the other order is refused
+//! because of its magic number.
 //!
 //! # Placing a file
 //!
 //! Create it with [`O_LOV_DELAY_CREATE`], then give [`LL_IOC_LOV_SETSTRIPE`] the bytes of
-//! [`Placement::encode`]. The call also *writes* the resulting layout into the same memory, as
-//! much as the request was long: pass memory that may be written. [`LL_IOC_LOV_GETSTRIPE`] fills
-//! a buffer with the layout; [`MAX_LAYOUT`] bytes hold any plain one. The attribute
+//! [`Placement::encode`]. The call also *writes* the resulting striping into the same memory, as
+//! many bytes as the request had: pass memory that may be written. [`LL_IOC_LOV_GETSTRIPE`] fills a
+//! buffer with the striping; [`MAX_LAYOUT`] bytes hold any plain one. The attribute
 //! [`XATTR_LUSTRE_LOV`] takes and gives the same bytes.
 //!
 //! Bytes from a file system are input from outside: [`Layout::decode`] checks every bound.
@@ -22,11 +22,11 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What `statfs` calls the file system.
+/// The file system type that `statfs` returns for Lustre.
 pub const LL_SUPER_MAGIC: i64 = 0x0BD0_0BD0;
 
-/// `O_NOCTTY | FASYNC`: create without objects, the layout follows. Older headers add the bit
-/// 0100000000 for clients before 2.4; the kernel's own meaning of that bit is another.
+/// `O_NOCTTY | FASYNC`: create the file without objects, its striping is set later. Older headers
+/// add the bit 0100000000 for clients before 2.4; for the kernel that bit means something else.
 pub const O_LOV_DELAY_CREATE: i32 = libc::O_NOCTTY | libc::O_ASYNC;
 
 /// `_IOW('f', 154, long)`
@@ -49,19 +49,19 @@ pub const LOV_PATTERN_MDT: u32 = 0x100;
 pub const LOV_PATTERN_OVERSTRIPING: u32 = 0x200;
 pub const LOV_PATTERN_F_RELEASED: u32 = 0x8000_0000;
 
-/// Without the NUL that ends it.
+/// Longest name of a pool, without the NUL that ends it.
 pub const LOV_MAXPOOLNAME: usize = 15;
 pub const LOV_MIN_STRIPE_SIZE: u32 = 1 << 16;
 pub const LOV_MAX_STRIPE_COUNT: u16 = 2000;
-/// As a count: all OSTs.
+/// As a stripe count: all OSTs.
 pub const LOV_ALL_STRIPES: u16 = 0xffff;
-/// As an offset: wherever the file system likes.
+/// As the first OST: wherever the file system likes.
 pub const LOV_OFFSET_DEFAULT: u16 = 0xffff;
 
 const HEADER_V1: usize = 32;
 const HEADER_V3: usize = 48;
 const OBJECT: usize = 24;
-/// Counts from here on mean "all" in newer versions, and no objects follow.
+/// In newer versions counts from here on mean "all", and no objects follow.
 const LOV_ALL_STRIPES_WIDE: u16 = 0xffe0;
 
 pub const MAX_LAYOUT: usize = HEADER_V3 + LOV_MAX_STRIPE_COUNT as usize * OBJECT;
@@ -99,25 +99,25 @@ pub enum Error {
     BadOstLine { line: usize, text: String },
 }
 
-/// Where a new file shall be.
+/// Where to place a new file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// As the directory or the file system has it.
+    /// The default of the directory or the file system.
     Default,
     /// One stripe on this OST: a subfile.
     OneOst { ost: u16, stripe_size: u32 },
-    /// So many stripes, on OSTs of the file system's choice.
+    /// This many stripes, on OSTs that the file system chooses.
     Striped {
         stripe_size: u32,
         stripe_count: u16,
         pool: Option<String>,
     },
-    /// One stripe on each of these, in this order. Lustre takes it from version 2.8 on.
+    /// One stripe on each of these OSTs, in this order. Lustre accepts it from version 2.8 on.
     Osts { stripe_size: u32, osts: Vec<u32> },
 }
 
 impl Placement {
-    /// What [`LL_IOC_LOV_SETSTRIPE`] and [`XATTR_LUSTRE_LOV`] take.
+    /// Returns the bytes that [`LL_IOC_LOV_SETSTRIPE`] and [`XATTR_LUSTRE_LOV`] take.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         match self {
             Placement::Default => Ok(fields(LOV_USER_MAGIC_V1, 0, 0, LOV_OFFSET_DEFAULT)),
@@ -181,7 +181,7 @@ fn header(
     Ok(out)
 }
 
-/// Zeros for size and count mean: as by default.
+/// Zero as size or count means the default.
 fn fields(magic: u32, stripe_size: u32, count: u16, start: u16) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_V3);
     out.extend(magic.to_le_bytes());
@@ -202,7 +202,7 @@ pub struct Object {
     pub ost: u32,
 }
 
-/// Where a file is.
+/// Where the data of a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub pattern: u32,
@@ -210,18 +210,18 @@ pub struct Layout {
     pub id: u64,
     pub seq: u64,
     pub stripe_size: u32,
-    /// [`LOV_ALL_STRIPES`] in a directory's default.
+    /// [`LOV_ALL_STRIPES`] is possible in a directory's default.
     pub stripe_count: u16,
-    /// Changes when the layout does. In a directory's default: the first OST.
+    /// Changes when the striping does. In a directory's default: the first OST.
     pub generation: u16,
     pub pool: Option<String>,
-    /// None yet in a directory's default; `stripe_count` of them in a file's layout.
+    /// Empty in a directory's default; a file's striping has `stripe_count` of them.
     pub objects: Vec<Object>,
 }
 
 impl Layout {
-    /// A file's layout, from [`LL_IOC_LOV_GETSTRIPE`] or [`XATTR_LUSTRE_LOV`]. What follows it
-    /// does not matter: a buffer is as long as the longest layout.
+    /// Decodes a file's striping, from [`LL_IOC_LOV_GETSTRIPE`] or [`XATTR_LUSTRE_LOV`]. Bytes
+    /// after it are ignored: a buffer is as long as the longest possible striping.
     pub fn decode(bytes: &[u8]) -> Result<Layout, Error> {
         let (mut layout, rest) = decode_header(bytes)?;
         let count = usize::from(layout.stripe_count);
@@ -243,18 +243,18 @@ impl Layout {
         Ok(layout)
     }
 
-    /// What a directory gives its new files: the same, without objects.
+    /// Decodes what a directory gives its new files: the same structure without objects.
     pub fn decode_default(bytes: &[u8]) -> Result<Layout, Error> {
         decode_header(bytes).map(|(layout, _)| layout)
     }
 
-    /// The OSTs in the order of the stripes.
+    /// Returns the OSTs in the order of the stripes.
     pub fn osts(&self) -> Vec<u32> {
         self.objects.iter().map(|object| object.ost).collect()
     }
 }
 
-/// And what follows the header.
+/// Decodes the header. Also returns the bytes that follow it.
 fn decode_header(bytes: &[u8]) -> Result<(Layout, &[u8]), Error> {
     let short = || Error::Short(bytes.len());
     let magic = u32_at(bytes, 0).ok_or_else(short)?;
@@ -280,7 +280,7 @@ fn decode_header(bytes: &[u8]) -> Result<(Layout, &[u8]), Error> {
     };
     let mut layout = read().ok_or_else(short)?;
     let kind = layout.pattern & !LOV_PATTERN_OVERSTRIPING;
-    // A default that leaves the pattern open says 0.
+    // A default that leaves the pattern open has 0 here.
     if kind != LOV_PATTERN_RAID0 && kind != 0 {
         return Err(Error::BadPattern(layout.pattern));
     }
@@ -307,7 +307,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     array(bytes, at).map(u64::from_le_bytes)
 }
 
-/// Where clients of different versions keep the list of OSTs.
+/// Where clients of different versions have the list of OSTs.
 pub const OST_LIST_PLACES: [&str; 3] = [
     "proc/fs/lustre/lov",
     "sys/kernel/debug/lustre/lov",
@@ -323,7 +323,7 @@ pub struct Ost {
     pub active: bool,
 }
 
-/// The text of `target_obd`, from the client's own file or from
+/// Parses the text of `target_obd`, from the client's own file or from
 /// `lctl get_param lov.FSNAME-*.target_obd`, which puts the parameter's name on a line before.
 pub fn parse_osts(text: &str) -> Result<Vec<Ost>, Error> {
     let mut osts = Vec::new();
@@ -353,13 +353,13 @@ pub fn parse_osts(text: &str) -> Result<Vec<Ost>, Error> {
     Ok(osts)
 }
 
-/// The lists of OSTs that clients of different versions keep, by the name of the file system: one
-/// file for each mount of it. `root` is `/`, or another in a test.
+/// Finds the lists of OSTs that clients of different versions have, by the name of the file system:
+/// one file for each mount of it. `root` is `/`, or another directory in a test.
 pub fn ost_lists(root: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     let mut found: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     let entries = OST_LIST_PLACES
         .iter()
-        // A place that this version does not have, or that is for root only, has nothing for us.
+        // A place that this version does not have, or that only root may read, is skipped.
         .filter_map(|place| std::fs::read_dir(root.join(place)).ok())
         .flat_map(|entries| entries.flatten());
     for entry in entries {
@@ -377,7 +377,7 @@ pub fn ost_lists(root: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     found
 }
 
-/// Those of one file system.
+/// Returns the lists of one file system.
 pub fn ost_list_files(root: &Path, fsname: &str) -> Vec<PathBuf> {
     ost_lists(root).remove(fsname).unwrap_or_default()
 }

@@ -1,29 +1,29 @@
-//! MooseFS: a target is a chunkserver that has a label of its own, and a file goes there by a
-//! storage class that says so.
+//! MooseFS: a target is a chunkserver that has a label of its own, and a file is placed there by a
+//! storage class that names the label.
 //!
 //! # Numbers
 //!
-//! A target's number is its label's: A is 0. Labels are in the chunkserver's own configuration, so
-//! that the number is the same on all nodes, and stays when other chunkservers come and go or this
-//! one gets another address. While a chunkserver is away the master does not know its label; it
-//! keeps the one it had.
+//! A target's number is that of its label: A is 0. Labels are in the chunkserver's own
+//! configuration, so the number is the same on all nodes, and stays when other chunkservers come
+//! and go or this one gets another address. While a chunkserver is away the master does not know
+//! its label; its target then keeps the label that it had.
 //!
-//! Chunkservers without a label that no other has cannot be chosen one by one. They are in the
-//! list all the same, with numbers from [`UNLABELLED`] on, so that everything that shows targets
-//! says why they are not used.
+//! Chunkservers without a label that no other chunkserver has cannot be chosen one by one. They are
+//! in the list all the same, with numbers from [`UNLABELLED`] on, so that every command that shows
+//! targets says why they are not used.
 //!
 //! # Making a file
 //!
-//! The class must be set before the first byte: chunks stay where they were begun. A file that
-//! cannot be pinned is removed again.
+//! The class must be set before the first byte is written: chunks stay where they were begun. A
+//! file that cannot be pinned is removed again.
 //!
-//! Removed subfiles stay in MooseFS' trash as long as the directory's trash time says.
+//! Removed subfiles stay in the trash of MooseFS as long as the directory's trash time says.
 //!
 //! # Full chunkservers
 //!
-//! The master begins no chunk where less than a whole one fits, however little is to be written. It
-//! is not left to the client to find that out: by default it asks again and again for two minutes,
-//! and for ever while another chunkserver is away.
+//! The master begins no chunk on a chunkserver with less room than a whole chunk, however little is
+//! to be written. This module checks that itself and does not leave it to the client: by default
+//! the client asks again and again for two minutes, and for ever while another chunkserver is away.
 
 use super::moosefs_master::{ClassName, Error, Master, Target};
 use super::place::{self, Place};
@@ -33,23 +33,24 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::SystemTime;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-/// How large a chunk may become.
+/// Size of a full chunk.
 const CHUNK: u64 = 64 << 20;
 
-/// Plus the master's own number for it.
+/// Numbers of targets without a label of their own: this plus the master's number for the
+/// chunkserver.
 pub const UNLABELLED: u32 = 1 << 16;
 
 #[derive(Debug)]
 pub struct MooseFs {
     master: Master,
-    dir: OwnedFd,
-    /// For sentences.
+    dir: Arc<OwnedFd>,
+    /// Path of `dir` for error messages.
     path: String,
     classes: Mutex<HashMap<char, ClassName>>,
-    /// The label that each chunkserver had when it was last there, by the master's number.
+    /// The label that each chunkserver had when it was last connected, by the master's number.
     seen: Mutex<HashMap<u16, char>>,
 }
 
@@ -68,7 +69,7 @@ const NO_LABEL: &str = "the chunkserver has no label that no other has: give it 
                         (LABELS in its mfschunkserver.cfg, then mfschunkserver reload)";
 
 impl MooseFs {
-    /// `None` when `dir` is not on a MooseFS client mount. `dir` must have been opened before
+    /// `None` if `dir` is not on a MooseFS client mount. `dir` must have been opened before
     /// anything is mounted over it.
     pub fn open(dir: BorrowedFd<'_>) -> Result<Option<MooseFs>, Error> {
         let Some(master) = Master::find(dir)? else {
@@ -78,7 +79,7 @@ impl MooseFs {
         let held = dir.try_clone_to_owned();
         Ok(Some(MooseFs {
             master,
-            dir: held.map_err(|source| Error::Io { what, source })?,
+            dir: Arc::new(held.map_err(|source| Error::Io { what, source })?),
             path: place::name_of(dir),
             classes: Mutex::default(),
             seen: Mutex::default(),
@@ -88,13 +89,6 @@ impl MooseFs {
     fn known(&self) -> Result<Vec<Known>, Error> {
         let targets = self.master.targets()?;
         Ok(number(&targets, &mut self.seen.lock()))
-    }
-
-    fn place(&self, ost: &Ost) -> Place<'_> {
-        match label(ost) {
-            Some(label) => Place::with_own(self.dir.as_fd(), label),
-            None => Place::with_own(self.dir.as_fd(), ost.index),
-        }
     }
 
     fn make(&self, ost: &Ost, name: &str, direct: bool) -> io::Result<File> {
@@ -107,14 +101,15 @@ impl MooseFs {
         }
         let class = self.class(label).map_err(io_error)?;
         let flags = if direct { libc::O_DIRECT } else { 0 };
-        let file = self.place(ost).create(name, flags)?;
+        let place = self.place(ost)?;
+        let file = place.create(name, flags)?;
         match self.master.pin(&file, &class) {
             Ok(()) => Ok(file),
             Err(e) => {
-                // Somebody may have removed the class.
+                // An administrator may have removed the class.
                 self.classes.lock().remove(&label);
                 drop(file);
-                self.place(ost).remove(name)?;
+                place.remove(name)?;
                 Err(io_error(e))
             }
         }
@@ -135,10 +130,10 @@ fn label(ost: &Ost) -> Option<char> {
     Some(char::from(b'A' + letter))
 }
 
-/// In the order of their numbers, each number once.
+/// Lists the chunkservers in the order of their numbers, each number once.
 fn number(targets: &[Target], seen: &mut HashMap<u16, char>) -> Vec<Known> {
     let mut found: Vec<Known> = Vec::new();
-    // Those that are there first: their labels are known for certain.
+    // Connected chunkservers come first: their labels are known for certain.
     let (here, away): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(|t| t.connected);
     for target in here.into_iter().chain(away) {
         let last = seen.get(&target.id).copied();
@@ -210,24 +205,12 @@ impl Provider for MooseFs {
         made.map_err(|e| OstError::new(ost, "making a file", e))
     }
 
-    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
-        let opened = self.place(ost).open(name);
-        opened.map_err(|e| OstError::new(ost, "opening a file", e))
-    }
-
-    fn modified(&self, ost: &Ost, name: &str) -> Result<SystemTime, OstError> {
-        let modified = self.place(ost).modified(name);
-        modified.map_err(|e| OstError::new(ost, "looking at a file", e))
-    }
-
-    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
-        let listed = self.place(ost).list();
-        listed.map_err(|e| OstError::new(ost, "listing its files", e))
-    }
-
-    fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
-        let removed = self.place(ost).remove(name);
-        removed.map_err(|e| OstError::new(ost, "removing a file", e))
+    fn place(&self, ost: &Ost) -> io::Result<Place> {
+        let dir = self.dir.clone();
+        Ok(match label(ost) {
+            Some(label) => Place::with_own(dir, label),
+            None => Place::with_own(dir, ost.index),
+        })
     }
 }
 

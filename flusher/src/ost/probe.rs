@@ -1,15 +1,16 @@
 //! The bandwidth probe: random data, written with O_DIRECT to all OSTs at once.
 //!
-//! Random data, because some targets compress; O_DIRECT and a final sync, because a cache on this
-//! side would answer for the target. Where a target has no O_DIRECT the same is done through the
-//! page cache, and the result says so.
+//! The data is random because some targets compress. It is written with O_DIRECT and synced at the
+//! end, because otherwise the measurement would show the speed of a cache on this node. If a target
+//! has no O_DIRECT, the same is done through the page cache, and the result says so.
 //!
-//! Every OST has a thread and a deadline. One that is slow is cut off between two blocks and
-//! measured by what it took so far: at the deadline, or when it has taken twice as long as most of
-//! them took for everything, for then it is too slow to be chosen whatever it does next; one that hangs is reported as such when the deadline is over,
-//! and its thread ends whenever the target lets it, removing its file. The files have names that
-//! no other node and no other probe uses. What a killed one leaves is known by its name
-//! ([`is_probe`]), and removed when a store is opened (`housekeeping`).
+//! Every OST has a thread and a deadline. A slow OST is cut off between two blocks and measured by
+//! what it took so far: at the deadline, or when it has taken twice as long as three quarters of
+//! the OSTs took for everything, because then it is too slow to be chosen whatever it does next. An
+//! OST that hangs is reported as such when the deadline is over; its thread ends whenever the
+//! target lets it, and then removes its file. The files have names that no other node and no other
+//! probe uses. The file of a killed probe is known by its name ([`is_probe`]), and removed when a
+//! store is opened (`housekeeping`).
 
 use super::{Ost, OstError, Provider};
 use nix::errno::Errno;
@@ -20,18 +21,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Written at a time: the stripe size that parallel file systems start from.
+/// Bytes written at a time: the stripe size that parallel file systems start from.
 pub const BLOCK: usize = 1 << 20;
-/// What O_DIRECT asks of addresses, wherever it is stricter than 512.
+/// Alignment of addresses that O_DIRECT requires where 512 is not enough.
 const ALIGN: usize = 4096;
-/// Of the names of probes' files; 16 hex digits follow.
+/// Prefix of the names of probe files; 16 hex digits follow.
 const PREFIX: &str = "probe-";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes for each OST, in whole blocks, at least one.
+    /// Bytes written to each OST, in whole blocks, at least one.
     pub size: u64,
-    /// For each OST, of all together: they run at the same time.
+    /// Deadline of each OST, and of all together: they are probed at the same time.
     pub deadline: Duration,
 }
 
@@ -44,15 +45,15 @@ impl Default for Options {
     }
 }
 
-/// What one OST did.
+/// The measurement of one OST.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Bytes per second.
     pub bandwidth: f64,
-    /// Until the first block was written.
+    /// Time until the first block was written.
     pub latency: Duration,
     pub bytes: u64,
-    /// False where the page cache was in between.
+    /// False if the data went through the page cache.
     pub direct: bool,
 }
 
@@ -62,14 +63,14 @@ pub struct Probed {
     pub result: Result<Measured, OstError>,
 }
 
-/// Probes all of `osts` at the same time; in their order. Takes little longer than the deadline,
-/// whatever they do.
+/// Probes all of `osts` at the same time and returns the results in the same order. Takes little
+/// longer than the deadline, whatever the OSTs do.
 pub fn probe(provider: &Arc<dyn Provider>, osts: &[Ost], options: Options) -> Vec<Probed> {
     probe_holding(provider, osts, options, |_| ())
 }
 
-/// The same; each OST's thread keeps what `hold` makes for it until it ends, which may be long
-/// after this has returned.
+/// The same. Each OST's thread keeps the value that `hold` makes for it until the thread ends,
+/// which may be long after this has returned.
 pub(super) fn probe_holding<H: Send + 'static>(
     provider: &Arc<dyn Provider>,
     osts: &[Ost],
@@ -91,7 +92,7 @@ pub(super) fn probe_holding<H: Send + 'static>(
             .spawn(move || {
                 let result = probe_one(&*provider, &this, &block, run.size, &end);
                 drop(held);
-                // Nobody waits any more for one that hung.
+                // The caller no longer waits for an OST that hung.
                 if done.send((n, result)).is_err() {
                     tracing::debug!(ost = this.index, "a probe ended after its deadline");
                 }
@@ -103,7 +104,7 @@ pub(super) fn probe_holding<H: Send + 'static>(
         );
     }
     drop(done);
-    // A slow one is cut off at the deadline itself, and then has its file to sync and remove.
+    // A slow OST is cut off at the deadline itself; after that its file is synced and removed.
     let last = deadline + options.deadline / 10 + Duration::from_millis(50);
     while let Ok((n, result)) = results.recv_timeout(last.saturating_duration_since(Instant::now()))
     {
@@ -123,7 +124,7 @@ pub(super) fn probe_holding<H: Send + 'static>(
         .collect()
 }
 
-/// A file of this name on an OST was made by a probe, on whatever node.
+/// True if a file of this name on an OST was made by a probe, on any node.
 pub fn is_probe(name: &str) -> bool {
     let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     name.strip_prefix(PREFIX)
@@ -140,7 +141,7 @@ fn probe_one(
     let name = format!("{PREFIX}{:016x}", rand::random::<u64>());
     let (file, direct) = match provider.create(ost, &name, true) {
         Err(e) if e.errno() == Some(libc::EINVAL) => {
-            // open(2) may have made the file before it found that it cannot be had like this.
+            // open(2) may have made the file before it found that O_DIRECT does not work there.
             provider.remove(ost, &name)?;
             (provider.create(ost, &name, false)?, false)
         }
@@ -181,7 +182,7 @@ fn write(
     Ok((at, latency.unwrap_or_default(), began.elapsed()))
 }
 
-/// When those that are not done are cut off.
+/// The time at which OSTs that are not done are cut off.
 struct End(Mutex<Instant>);
 
 impl End {
@@ -199,7 +200,7 @@ impl End {
     }
 }
 
-/// Random bytes at an address that O_DIRECT takes.
+/// Random bytes at an address that O_DIRECT accepts.
 struct Block(Vec<u8>);
 
 impl Block {

@@ -2,19 +2,19 @@
 //!
 //! A file striped over *i* OSTs is as fast as *i* times the slowest of them. So with bandwidths
 //! sorted from fast to slow, the aggregate of the first *i* is `B_i * i`. It rises as OSTs are
-//! added, may level off, and falls where one is so slow that waiting for it costs more than it
-//! brings. The first fall that is steeper than the threshold is where the list is cut; gentle
-//! falls before it are accepted, because more OSTs also mean less contention on each.
+//! added, may level off, and falls if an OST is so slow that waiting for it costs more than it
+//! brings. The list is cut at the first fall that is steeper than the threshold. Gentle falls
+//! before it are accepted, because more OSTs also mean less contention on each.
 
-/// How much the aggregate may fall, as a part of what it was, when one more OST is added. The
-/// paper's worked example must be cut at a fall of 2.8 %, the gentle slope after the peak of its
-/// 156 OSTs, some tenths of a percent a step, must not.
+/// How much the aggregate may fall, as a part of its former value, when one more OST is added. The
+/// paper's worked example must be cut at a fall of 2.8 %. The gentle slope after the peak of its
+/// 156 OSTs, some tenths of a percent a step, must not be cut.
 pub const DELTA: f64 = 0.02;
 
-/// A curve, and where it is cut.
+/// The curve of the aggregate bandwidth, and where it is cut.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// All usable OSTs (positions in what was given), the fastest first.
+    /// All usable OSTs (as positions in the input), the fastest first.
     pub order: Vec<usize>,
     /// `aggregate[i]` is the bandwidth of a file over the first `i + 1` of them.
     pub aggregate: Vec<f64>,
@@ -28,7 +28,7 @@ impl Choice {
     }
 }
 
-/// Chooses among OSTs of these bandwidths; those without one (none, zero, not a number) are never
+/// Chooses among OSTs with these bandwidths. OSTs without one (none, zero, not a number) are never
 /// chosen. OSTs of equal bandwidth keep their order.
 pub fn select(bandwidths: &[Option<f64>], delta: f64) -> Choice {
     let mut usable: Vec<(usize, f64)> = bandwidths

@@ -1,4 +1,4 @@
-//! What an operator may choose about OSTs.
+//! Settings of OSTs that an operator may choose.
 
 use super::{DELTA, ProbeOptions};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Directories where some were given, else what the backing's file system is.
+    /// Directories if some were given, otherwise the provider for the backing's file system.
     #[default]
     Auto,
     Directories,
@@ -59,18 +59,22 @@ impl FromStr for Kind {
 
 #[derive(Clone, Debug)]
 pub struct OstSettings {
-    /// False: all OSTs are taken to be equally fast, and none is probed.
+    /// If false, all OSTs are taken to be equally fast, and none is probed.
     pub probing: bool,
     pub probe: ProbeOptions,
-    /// How old a probe may be before the next one.
+    /// How old a probe may become before the next one.
     pub probe_age: Duration,
     pub delta: f64,
-    /// How many of the chosen OSTs one file is dealt over; all of them if `None`.
+    /// How many of the chosen OSTs one file is spread over; all of them if `None`.
     pub width: Option<usize>,
     /// An OST that has not answered for this long is dropped.
     pub deadline: Duration,
     /// A dropped OST is tried again after this long.
     pub retry_after: Duration,
+    /// Stripe size of new canonical files.
+    pub stripe: u64,
+    /// Where the rotation of files that go to one target begins: at a different target on each node.
+    pub first: usize,
 }
 
 impl Default for OstSettings {
@@ -83,6 +87,8 @@ impl Default for OstSettings {
             width: None,
             deadline: Duration::from_secs(10),
             retry_after: Duration::from_secs(60),
+            stripe: crate::Settings::default().stripe,
+            first: 0,
         }
     }
 }

@@ -35,7 +35,8 @@ fn policies() {
     assert_eq!(choose(Never, facts(0)), None);
 }
 
-/// S4.5: a file that is published again and again waits until it rests, and ten seconds at most.
+/// S4.5: the drain of a file that is published again and again waits until the file rests, and ten
+/// seconds at most.
 #[test]
 fn a_file_that_is_published_again_and_again_is_left_alone_for_a_while() {
     const LINGER: Duration = Duration::from_millis(500);
@@ -52,13 +53,19 @@ fn a_file_that_is_published_again_and_again_is_left_alone_for_a_while() {
     s.published(FILE, LINGER, begin);
     assert_eq!(scope(&s, 100, 1), None);
     assert_eq!(scope(&s, 100, 0), Some(Scope::Everything), "it was closed");
-    assert_eq!(s.restless_until(FILE, LINGER, at(100)), Some(at(500)));
+    assert_eq!(
+        s.published_often_until(FILE, LINGER, at(100)),
+        Some(at(500))
+    );
     assert_eq!(scope(&s, 500, 1), Some(Scope::Everything), "it rests");
     for ms in (0..9_900).step_by(300) {
         s.published(FILE, LINGER, at(ms));
         assert_eq!(scope(&s, ms, 1), None);
     }
-    assert_eq!(s.restless_until(FILE, LINGER, at(9_900)), Some(at(10_000)));
+    assert_eq!(
+        s.published_often_until(FILE, LINGER, at(9_900)),
+        Some(at(10_000))
+    );
     s.published(FILE, LINGER, at(9_990));
     assert_eq!(scope(&s, 10_000, 1), Some(Scope::Everything), "long enough");
     s.start(FILE, Scope::Everything, at(10_000));
@@ -74,7 +81,7 @@ fn requests_and_pressure_drain_whatever_the_policy() {
             let facts = Facts {
                 requested,
                 pressure,
-                restless: true,
+                published_often: true,
                 ..facts(3)
             };
             assert_eq!(choose(policy, facts), Some(Scope::Everything), "{policy}");
@@ -130,7 +137,7 @@ fn failures_pause_longer_and_longer_and_events_do_not_shorten_it() {
         s.finish(FILE, Outcome::Failed, &settings(), now);
         s.wake(FILE, now, now);
         assert_eq!(s.next_due(), Some(now + Duration::from_secs(pause)));
-        assert_eq!(s.given_up(FILE), failures >= PATIENCE);
+        assert_eq!(s.given_up(FILE), failures >= FAILURES_UNTIL_GIVEN_UP);
     }
     s.request(FILE, now);
     assert_eq!(s.pop(now), Some(FILE), "a request does not wait");
@@ -163,8 +170,8 @@ fn partial_stripes_linger_since_the_last_sweep() {
     assert!(!s.facts(FILE, linger, now + linger).lingered);
 }
 
-/// S4.6: what was undrained at some time is drained when a job that began later got through, however busy
-/// the file is, or when it was clean meanwhile.
+/// S4.6: what was undrained at some time counts as drained when a job that began later has
+/// succeeded, however busy the file is, or when the file was clean meanwhile.
 #[test]
 fn a_busy_file_gets_through() {
     let begin = Instant::now();
@@ -176,20 +183,23 @@ fn a_busy_file_gets_through() {
         s.finish(FILE, outcome, &settings(), at(ms + 1));
     };
     s.request(FILE, begin);
-    assert!(!s.is_through(FILE, at(5)), "no job yet");
+    assert!(!s.is_drained_since(FILE, at(5)), "no job yet");
     pass(&mut s, 4, Outcome::Passed);
-    assert!(!s.is_through(FILE, at(5)), "that one began before");
+    assert!(!s.is_drained_since(FILE, at(5)), "that one began before");
     pass(&mut s, 10, Outcome::Dirty);
     pass(&mut s, 20, Outcome::Failed);
-    assert!(!s.is_through(FILE, at(5)), "none got through");
+    assert!(!s.is_drained_since(FILE, at(5)), "none got through");
     pass(&mut s, 30, Outcome::Passed);
-    assert!(s.is_through(FILE, at(5)));
-    assert!(!s.is_through(FILE, at(30)));
+    assert!(s.is_drained_since(FILE, at(5)));
+    assert!(!s.is_drained_since(FILE, at(30)));
     pass(&mut s, 40, Outcome::Clean);
-    assert!(s.is_through(FILE, at(30)), "a new life began behind it");
+    assert!(
+        s.is_drained_since(FILE, at(30)),
+        "a new dirty period began behind it"
+    );
     s.forget(FILE);
-    assert!(s.is_through(FILE, at(50)), "it is clean");
+    assert!(s.is_drained_since(FILE, at(50)), "it is clean");
     s.wake(FILE, at(60), at(60));
-    assert!(s.is_through(FILE, at(50)), "it was clean");
-    assert!(!s.is_through(FILE, at(60)));
+    assert!(s.is_drained_since(FILE, at(50)), "it was clean");
+    assert!(!s.is_drained_since(FILE, at(60)));
 }

@@ -2,7 +2,7 @@ use super::*;
 use parking_lot::Mutex;
 use std::cell::Cell;
 
-/// A canonical file in memory that counts what is done to it.
+/// A canonical file in memory that counts the calls made to it.
 #[derive(Debug, Default)]
 struct Memory {
     bytes: Mutex<Vec<u8>>,
@@ -80,7 +80,7 @@ fn snapshot(start: u64, end: u64, pieces: Vec<Piece>) -> Stripe {
     }
 }
 
-/// What the log is said to hold at an offset: never zero, never the canonical 0xcc.
+/// The byte that the log has at an offset: never zero, and never 0xcc as in the canonical file.
 fn byte(offset: u64) -> u8 {
     (offset % 97) as u8 + 1
 }
@@ -296,8 +296,8 @@ fn buffers_start_on_a_page_and_are_used_again() {
     assert_eq!(buffers.0.lock().len(), 1);
 }
 
-/// Many small runs are one write, of whole blocks or of the whole stripe, and never make the file
-/// longer.
+/// Many small runs become one write, of whole blocks or of the whole stripe, which never makes the
+/// file longer.
 #[test]
 fn what_is_read_around_reaches_as_far_as_blocks_do() {
     let stripe = ByteRange::new(1 << 20, 2 << 20);
@@ -308,7 +308,7 @@ fn what_is_read_around_reaches_as_far_as_blocks_do() {
     };
     let span = |work: Work, size| work.aligned(stripe, size).span.unwrap();
     let block = |n: u64| stripe.start + n * 4096;
-    // From 5000 to 5000 + 19 * 100 + 10.
+    // The span is from 5000 to 5000 + 19 * 100 + 10.
     assert_eq!(span(of(100), 1 << 30), ByteRange::new(block(1), block(2)));
     assert_eq!(
         span(of(100), block(1) + 3000),
@@ -319,7 +319,7 @@ fn what_is_read_around_reaches_as_far_as_blocks_do() {
         span(of(40_000), stripe.end - 7),
         ByteRange::new(stripe.start, stripe.end - 7)
     );
-    // A size from before the last write.
+    // The size is from before the last write.
     assert_eq!(
         span(of(40_000), 0).end,
         stripe.start + 5000 + 19 * 40_000 + 10

@@ -1,6 +1,6 @@
 //! A simulated PFS, and the Lustre provider on it.
 
-// Each test file is a crate of its own and uses its part of this.
+// Each test file is a crate of its own and uses only a part of this.
 #![allow(dead_code)]
 
 use flusher::ost::{Lustre, ProbeOptions, Probed, Provider, probe};
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 pub struct Pfs {
     pub sim: Sim,
-    /// Goes after the mount in it.
+    /// Removed after the mount in it.
     pub dir: tempfile::TempDir,
 }
 
-/// Fast enough that only what a test sets up takes time.
+/// A simulator so fast that only what a test sets up takes time.
 pub fn quick(osts: usize) -> Builder {
     let builder = Sim::builder().osts(osts).bandwidth("10G");
     builder.latency("0").lock_cost("0")

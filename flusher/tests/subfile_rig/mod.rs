@@ -1,11 +1,12 @@
 //! A store, canonical files that may hang, and OSTs that may fail or hang.
 
-use flusher::ost::{Directories, Fleet, Ost, OstError, OstSettings, ProbeOptions, Provider};
-use flusher::{Canonicals, Flusher, Osts, Policy, Settings, Subfiles};
-use layout_index::commons::{Commons, Owner};
+use crate::scripted_osts::{Script, Scripted};
+use flusher::ost::{OstSettings, ProbeOptions, Provider, Targets};
+use flusher::{Flusher, Osts, Policy, Settings, Subfiles};
+use layout_index::sharing::shared_dir::{Owner, SharedDir};
 use layout_index::{
-    ByteRange, Canonical, DiskFile, File, FileId, Intro, Peers, RealDisk, RealFile, SpaceOptions,
-    Store, StoreOptions, Timestamp,
+    ByteRange, Canonical, CanonicalFiles, DiskFile, File, FileId, FileSettings, Intro, Peers,
+    RealDisk, RealFile, SpaceOptions, Store, StoreOptions, Timestamp,
 };
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +18,7 @@ pub const ID: FileId = FileId { ino: 7, birth: 1 };
 pub const OTHER: FileId = FileId { ino: 8, birth: 1 };
 pub const STRIPE: u64 = 64 << 10;
 
-/// What an OST does when a file is to be made on it.
+/// How an OST behaves when a file is to be made on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
     Well,
@@ -25,69 +26,14 @@ pub enum Mood {
     Hangs,
 }
 
-#[derive(Debug)]
-pub struct Moody {
-    below: Directories,
-    moods: Mutex<Vec<Mood>>,
-    changed: Condvar,
-}
-
-impl Moody {
-    pub fn set(&self, ost: usize, mood: Mood) {
-        self.moods.lock().unwrap()[ost] = mood;
-        self.changed.notify_all();
-    }
-}
-
-impl Provider for Moody {
-    fn kind(&self) -> &'static str {
-        "moody"
-    }
-
-    fn osts(&self) -> Result<Vec<Ost>, OstError> {
-        self.below.osts()
-    }
-
-    fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<std::fs::File, OstError> {
-        let moods = self.moods.lock().unwrap();
-        let hangs = |moods: &mut Vec<Mood>| moods[ost.index as usize] == Mood::Hangs;
-        let moods = self.changed.wait_while(moods, hangs).unwrap();
-        let mood = moods[ost.index as usize];
-        drop(moods);
-        match mood {
-            Mood::Fails(errno) => {
-                let source = io::Error::from_raw_os_error(errno);
-                Err(OstError::new(ost, "making a file", source))
-            }
-            _ => self.below.create(ost, name, direct),
-        }
-    }
-
-    fn open(&self, ost: &Ost, name: &str) -> Result<std::fs::File, OstError> {
-        self.below.open(ost, name)
-    }
-
-    fn modified(&self, ost: &Ost, name: &str) -> Result<std::time::SystemTime, OstError> {
-        self.below.modified(ost, name)
-    }
-
-    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
-        self.below.list(ost)
-    }
-
-    fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
-        self.below.remove(ost, name)
-    }
-}
-
-/// Canonical files as they are, or ones that hang when they are opened.
+/// Canonical files that behave normally, or hang when they are opened.
 struct Below {
     dir: PathBuf,
     closed: Arc<(Mutex<bool>, Condvar)>,
 }
 
-impl Canonicals for Below {
-    fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+impl CanonicalFiles for Below {
+    fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
         let closed = self.closed.0.lock().unwrap();
         drop(self.closed.1.wait_while(closed, |c| *c).unwrap());
         let file = std::fs::OpenOptions::new()
@@ -97,13 +43,13 @@ impl Canonicals for Below {
         Ok(Some(Arc::new(RealFile(file))))
     }
 
-    fn look(&self, file: &File) -> io::Result<Canonical> {
+    fn stat_canonical(&self, file: &File) -> io::Result<Canonical> {
         let size = std::fs::metadata(path_of(&self.dir, file.id()))?.len();
         let uid = file.hint().uid;
         Ok(Canonical { size, uid })
     }
 
-    fn finished(&self, _: FileId) {}
+    fn file_clean(&self, _: FileId) {}
 }
 
 pub fn path_of(dir: &Path, id: FileId) -> PathBuf {
@@ -113,7 +59,7 @@ pub fn path_of(dir: &Path, id: FileId) -> PathBuf {
 pub struct Bench {
     pub dir: tempfile::TempDir,
     pub store: Arc<Store>,
-    pub provider: Arc<Moody>,
+    pub provider: Arc<Scripted>,
     pub canonicals_closed: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -122,7 +68,7 @@ impl Bench {
         Bench::with_capacity(osts, 256 << 20)
     }
 
-    /// The same places, as a daemon that starts later sees them: its canonical files answer.
+    /// The same directories as a daemon that starts later sees them: its canonical files answer.
     pub fn over(other: &Bench) -> Bench {
         let root = other.dir.path();
         let dir = tempfile::tempdir().unwrap();
@@ -130,11 +76,10 @@ impl Bench {
         let paths = other.provider.osts().unwrap();
         Bench {
             store: open_store(dir.path(), "unused"),
-            provider: Arc::new(Moody {
-                below: Directories::new(paths.iter().map(|o| root.join(&o.name)).collect()),
-                moods: Mutex::new(vec![Mood::Well; paths.len()]),
-                changed: Condvar::new(),
-            }),
+            provider: Scripted::new(
+                paths.iter().map(|o| root.join(&o.name)).collect(),
+                Script::default(),
+            ),
             canonicals_closed: Arc::default(),
             dir,
         }
@@ -151,21 +96,29 @@ impl Bench {
         }
         Bench {
             store: open_store_of(dir.path(), &dir.path().join("backing"), "n0", capacity),
-            provider: Arc::new(Moody {
-                below: Directories::new(paths),
-                moods: Mutex::new(vec![Mood::Well; osts]),
-                changed: Condvar::new(),
-            }),
+            provider: Scripted::new(paths, Script::default()),
             canonicals_closed: Arc::default(),
             dir,
         }
+    }
+
+    pub fn set_mood(&self, ost: u32, mood: Mood) {
+        self.provider.set(|script| {
+            script.hang.remove(&ost);
+            script.fail.remove(&ost);
+            match mood {
+                Mood::Well => {}
+                Mood::Fails(errno) => drop(script.fail.insert(ost, errno)),
+                Mood::Hangs => drop(script.hang.insert(ost)),
+            }
+        });
     }
 
     pub fn backing(&self) -> PathBuf {
         self.dir.path().join("backing")
     }
 
-    pub fn fleet(&self) -> Arc<Fleet> {
+    pub fn targets(&self) -> Arc<Targets> {
         let settings = OstSettings {
             probing: false,
             probe: ProbeOptions {
@@ -176,27 +129,31 @@ impl Bench {
             retry_after: Duration::from_millis(200),
             ..OstSettings::default()
         };
-        Fleet::start(self.provider.clone(), settings)
+        Targets::start(self.provider.clone(), settings)
     }
 
-    pub fn flusher(&self, subfiles: Subfiles) -> (Flusher, Arc<Fleet>) {
+    pub fn flusher(&self, subfiles: Subfiles) -> (Arc<Flusher>, Arc<Targets>) {
         self.flusher_of(&self.store, subfiles)
     }
 
-    pub fn flusher_of(&self, store: &Arc<Store>, subfiles: Subfiles) -> (Flusher, Arc<Fleet>) {
+    pub fn flusher_of(
+        &self,
+        store: &Arc<Store>,
+        subfiles: Subfiles,
+    ) -> (Arc<Flusher>, Arc<Targets>) {
         self.start(store, subfiles, None)
     }
 
-    /// One of several nodes.
-    pub fn flusher_among(&self, store: &Arc<Store>, subfiles: Subfiles) -> Flusher {
+    /// Makes the flusher of one of several nodes.
+    pub fn flusher_among(&self, store: &Arc<Store>, subfiles: Subfiles) -> Arc<Flusher> {
         let backing = std::fs::File::open(self.backing()).unwrap();
         let me = Owner {
             id: store.id(),
             run: store.run(),
         };
         let lease = Duration::from_secs(30);
-        let commons = Commons::join(backing.into(), me, store.node(), lease).unwrap();
-        let peers = Peers::new(store, commons, Duration::from_secs(10));
+        let shared_dir = SharedDir::join(backing.into(), me, store.node(), lease).unwrap();
+        let peers = Peers::new(store, shared_dir, layout_index::sleep);
         assert!(peers.resume().unwrap().is_empty());
         self.start(store, subfiles, Some(peers)).0
     }
@@ -206,14 +163,18 @@ impl Bench {
         store: &Arc<Store>,
         subfiles: Subfiles,
         peers: Option<Arc<Peers>>,
-    ) -> (Flusher, Arc<Fleet>) {
+    ) -> (Arc<Flusher>, Arc<Targets>) {
         let below = Below {
             dir: self.backing(),
             closed: self.canonicals_closed.clone(),
         };
-        let settings = Settings {
-            policy: Policy::Never,
+        store.set_file_settings(FileSettings {
+            drain: Policy::Never,
             subfiles,
+            visibility_timeout: Duration::from_secs(10),
+            ..FileSettings::default()
+        });
+        let settings = Settings {
             stripe: STRIPE,
             patience: Duration::from_secs(3),
             retry_min: Duration::from_millis(5),
@@ -222,13 +183,13 @@ impl Bench {
             batch: Duration::from_millis(2),
             ..Settings::default()
         };
-        let fleet = self.fleet();
+        let targets = self.targets();
         let osts = Osts {
-            fleet: fleet.clone(),
+            targets: targets.clone(),
             peers,
         };
         let flusher = Flusher::start(store.clone(), Arc::new(below), settings, Some(osts)).unwrap();
-        (flusher, fleet)
+        (flusher, targets)
     }
 
     pub fn file(&self, id: FileId) -> Arc<File> {
@@ -242,10 +203,10 @@ impl Bench {
         std::fs::read(path_of(&self.backing(), id)).unwrap()
     }
 
-    /// Files on the OSTs, and their owners.
+    /// Lists the files on the OSTs, and their owners.
     pub fn subfiles(&self) -> Vec<(usize, PathBuf, u32)> {
         let mut found = Vec::new();
-        for n in 0..self.provider.moods.lock().unwrap().len() {
+        for n in 0..self.provider.osts().unwrap().len() {
             let place = self.dir.path().join(format!("ost{n}/.forebay/subfiles"));
             for entry in std::fs::read_dir(place).into_iter().flatten() {
                 let path = entry.unwrap().path();
@@ -328,7 +289,7 @@ pub fn strided(file: &File) -> Vec<u8> {
     model
 }
 
-/// Through the store; the canonical file has nothing yet.
+/// Reads through the store; the canonical file has nothing yet.
 pub fn read(file: &File, len: usize) -> Vec<u8> {
     let empty = RealFile(tempfile::tempfile().unwrap());
     let plan = file.plan(ByteRange::new(0, len as u64)).unwrap();

@@ -1,23 +1,24 @@
 //! Canonical files: opened and written as a user, and found again without a mount.
 //!
-//! The drain and recovery know a file by its identity. They look for it by handle, then at the
-//! path it had, then everywhere; whatever they find must be a regular file with that very
+//! The drain and recovery know a file by its identity. They look for it by its handle, then at the
+//! path that it had, then in the whole backing. Whatever they find must be a regular file with that
 //! identity before it is opened.
 //!
-//! "Gone" is only said when it is certain, because the data is dropped on that word:
+//! A file is reported as gone only when that is certain, because its data is then dropped:
 //!
-//! - A stale handle is proof on file systems that make handles from what is on their own disk, and
-//!   only if the path can be looked at as well: `open_by_handle_at` says ESTALE for a disk that
-//!   does not read, too. Elsewhere it says nothing.
-//! - Otherwise the whole backing is searched, and twice. A search that met a directory it could not
-//!   read is an error; one during which something moved away does not count.
+//! - A stale handle is proof only on file systems that make handles from what is on their own disk, and only
+//!   if the path can be looked up as well: `open_by_handle_at` also returns ESTALE if the disk cannot be
+//!   read. On other file systems a stale handle proves nothing.
+//! - Otherwise the whole backing is searched twice. A search that met a directory it could not read is an
+//!   error; a search during which something moved away does not count.
 //! - A handle that leads to another file is an error.
 
 use super::creds::{self, Creds, Guard};
 use super::identity::{self, Handles, Identified};
-use super::{Backing, dirent, sys};
+use super::sys::{self, Stat};
+use super::{Backing, dirent};
 use crate::types::RESERVED_NAME;
-use layout_index::{DiskFile, FileId, Intro, RealFile, Version};
+use layout_index::{Canonical, CanonicalFiles, DiskFile, File, FileId, Intro, RealFile, Version};
 use std::ffi::{CString, OsString};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,8 +26,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A canonical file whose changes are made with a user's identity: quotas and reserved blocks
-/// count against that user, and nothing is written that the user could not write.
+/// A canonical file that is changed with a user's identity: quotas and reserved blocks count against that
+/// user, and nothing is written that the user could not write.
 #[derive(Debug)]
 pub struct AsUser {
     file: RealFile,
@@ -35,7 +36,7 @@ pub struct AsUser {
 }
 
 impl AsUser {
-    /// For a caller's own writes: setuid and setgid bits fall as on any write.
+    /// For a caller's own writes: setuid and setgid bits are cleared as by any write.
     pub fn caller(fd: OwnedFd, creds: Creds) -> Self {
         Self {
             file: fd.into(),
@@ -44,8 +45,8 @@ impl AsUser {
         }
     }
 
-    /// For the drain. The bits fell when the data was absorbed; if they were set again since,
-    /// they are meant.
+    /// For the drain. The bits were cleared when the data was absorbed; bits that were set again
+    /// since then are intended.
     pub fn drain(fd: OwnedFd, creds: Creds) -> Self {
         Self {
             file: fd.into(),
@@ -58,7 +59,7 @@ impl AsUser {
         self.file.0.as_fd()
     }
 
-    /// Data and attributes, unlike `DiskFile::sync`.
+    /// Syncs data and attributes, unlike `DiskFile::sync`.
     pub fn sync_all(&self) -> io::Result<()> {
         self.file.0.sync_all()
     }
@@ -98,7 +99,8 @@ impl DiskFile for AsUser {
 
     fn set_mtime(&self, mtime: u64) -> io::Result<()> {
         match self.enter().and_then(|_as_user| self.file.set_mtime(mtime)) {
-            // The owner changed since it was opened; the time is still the file's.
+            // The file's owner has changed since it was opened. The time is still right for the file, so the
+            // daemon sets it with its own identity.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => self.file.set_mtime(mtime),
             other => other,
         }
@@ -113,11 +115,36 @@ impl DiskFile for AsUser {
     }
 }
 
-/// Searches that may be in vain because the backing changes, before that is an error.
+/// Number of searches that may fail because the backing changes. After that it is an error.
 const SEARCHES: usize = 6;
 
-/// Tries of a handle whose node is just being made, a millisecond apart.
+/// How often opening a handle is tried again while its inode is being made, once a millisecond.
 const MAKING: usize = 200;
+
+/// The backing without a mount, for `forebay recover` and `forebay drain --adopt`.
+impl CanonicalFiles for Backing {
+    fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        self.open_canonical(file.id(), &file.hint())
+    }
+
+    fn stat_canonical(&self, file: &File) -> io::Result<Canonical> {
+        match self.find(file.id(), &file.hint())? {
+            Some(fd) => Ok(sys::stat(fd.as_fd())?.into()),
+            None => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        }
+    }
+
+    fn file_clean(&self, _: FileId) {}
+}
+
+impl From<Stat> for Canonical {
+    fn from(stat: Stat) -> Self {
+        Canonical {
+            size: stat.size,
+            uid: stat.uid,
+        }
+    }
+}
 
 impl Backing {
     /// Finds and opens the canonical file of `id` for the drain; `None` when it is certainly gone.
@@ -132,13 +159,13 @@ impl Backing {
         }
     }
 
-    /// Finds it without opening it.
+    /// Finds the canonical file without opening it.
     pub fn find(&self, id: FileId, intro: &Intro) -> io::Result<Option<OwnedFd>> {
         self.find_canonical(id, intro)
     }
 
-    /// Where the file is now, below the root, if the path of its first write or its handle say so. Nothing is
-    /// searched: `None` if that is not known.
+    /// The current path of the file below the root, if it follows from the path of its first write or from
+    /// its handle. Nothing is searched: `None` if these do not lead to it.
     pub fn place_of(&self, id: FileId, intro: &Intro) -> io::Result<Option<PathBuf>> {
         let hint = PathBuf::from(OsString::from_vec(intro.path.clone()));
         if let Some(path) = self.confirm(id, Some(hint))? {
@@ -150,8 +177,8 @@ impl Backing {
         self.confirm(id, self.known_path(fd.as_fd())?)
     }
 
-    /// The path, if it leads to this file: the kernel may know one from before a rename on another node, and of a
-    /// file that was opened by its handle none at all.
+    /// Returns the path if it leads to this file. A path that the kernel knows may be from before a rename on
+    /// another node; for a file that was opened by its handle the kernel may know none.
     pub fn confirm(&self, id: FileId, path: Option<PathBuf>) -> io::Result<Option<PathBuf>> {
         let Some(path) = path else { return Ok(None) };
         match self.by_path(id, path.as_os_str().as_bytes())? {
@@ -197,14 +224,15 @@ impl Backing {
         match open_handle(mount.as_fd(), kind, bytes) {
             Ok(fd) if !self.is_there(fd.as_fd())? => Ok(ByHandle::Stale),
             Ok(fd) if self.is_it(fd.as_fd(), id)? => Ok(ByHandle::Found(fd)),
-            // Its node may have gone to another file since.
+            // Its inode may belong to another file by now.
             Ok(_) if self.handles == Handles::Volatile => Ok(ByHandle::Unknown),
             Ok(_) => Err(io::Error::other(format!(
                 "the handle of file {id} leads to another file"
             ))),
             Err(e) => match e.raw_os_error() {
                 Some(libc::ESTALE) => Ok(ByHandle::Stale),
-                // No capability, no handles here, or a handle of another kind of file system.
+                // The capability is missing, there are no handles here, or the handle is of
+                // another kind of file system.
                 Some(libc::EPERM | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT) => {
                     Ok(ByHandle::Unknown)
                 }
@@ -213,7 +241,7 @@ impl Backing {
         }
     }
 
-    /// What has this handle, a file or a directory, if it is still there.
+    /// The file or directory with this handle, if it is still there.
     pub fn by_known_handle(&self, id: FileId, handle: &[u8]) -> io::Result<Option<OwnedFd>> {
         let (Some(mount), Some((kind, bytes))) = (&self.mount, identity::decode(handle)) else {
             return Ok(None);
@@ -251,7 +279,7 @@ impl Backing {
         }
     }
 
-    /// Looks at every directory of the backing, depth first: one descriptor for each level.
+    /// Searches every directory of the backing, depth first, with one descriptor for each level.
     fn by_scan(&self, id: FileId) -> io::Result<Scanned> {
         let root = sys::reopen(self.root(), libc::O_RDONLY | libc::O_DIRECTORY)?;
         let mut levels = vec![];
@@ -286,7 +314,7 @@ impl Backing {
         })
     }
 
-    /// Reads one directory to its end, unless the file is in it.
+    /// Reads one directory to its end, or until the file is found in it.
     fn list(&self, id: FileId, dir: OwnedFd, changed: &mut bool) -> io::Result<Listed> {
         let mut subdirs = vec![];
         let mut buf = vec![0u8; 32 << 10];
@@ -323,7 +351,8 @@ impl Backing {
         }
     }
 
-    /// Where other clients remove files, this one may still know a file that has no name any more.
+    /// False for a file without a name. Where other clients can remove files, this client
+    /// may still know such a file.
     fn is_there(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         if self.handles == Handles::Local {
             return Ok(true);
@@ -341,8 +370,8 @@ impl Backing {
     }
 }
 
-/// Said of a file that another client has removed, by file systems that do not keep it for those who
-/// have it open. Whoever hears that has to search: it is no proof.
+/// True for the errors that some file systems return for a file that another client has removed, because they
+/// do not keep it for processes that have it open. They prove nothing: the caller has to search for the file.
 pub fn seems_gone(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }
@@ -357,8 +386,9 @@ enum Listed {
     Level(Level),
 }
 
-/// Linux says ENOMEM of a handle whose inode is at this moment being made into another file
-/// (`iget_locked` has one answer for both). That is over in microseconds; want of memory is not.
+/// Opens a file by its handle. Linux returns ENOMEM for a handle whose inode is being made into another file
+/// at this moment (`iget_locked` does not distinguish the two cases). That is over in microseconds, a real
+/// lack of memory is not, so the call is repeated.
 fn open_handle(mount: BorrowedFd<'_>, kind: i32, bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut tries = 0;
     loop {
@@ -372,7 +402,7 @@ fn open_handle(mount: BorrowedFd<'_>, kind: i32, bytes: &[u8]) -> io::Result<Own
     }
 }
 
-/// Removed or renamed meanwhile, or another file system is mounted there.
+/// The entry was removed or renamed meanwhile, or another file system is mounted there.
 fn passed_over(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),
@@ -380,7 +410,7 @@ fn passed_over(e: &io::Error) -> bool {
     )
 }
 
-/// Of those that are passed over: it may be somewhere else by now, where the search has been.
+/// For errors that are passed over: the entry may be somewhere else by now, where the search has already been.
 fn moved_away(e: &io::Error) -> bool {
     e.raw_os_error() != Some(libc::EXDEV)
 }
@@ -399,15 +429,15 @@ enum ByPath {
 
 enum Scanned {
     Found(OwnedFd),
-    /// Every directory was read, and the file is in none.
+    /// Every directory was read, and none has the file.
     NotThere,
-    /// Something moved meanwhile: it may have been missed.
+    /// Something moved meanwhile, so the file may have been missed.
     Changed,
 }
 
-/// Opens what `fd` stands for, a regular file, for reading and writing as its owner. Where the
-/// mode keeps even the owner out (the data was accepted through an earlier open), the daemon's
-/// own rights open it; writing is done as the owner in any case.
+/// Opens the regular file that `fd` stands for, for reading and writing as its owner. Where the mode denies
+/// even the owner (the data was accepted through an earlier open), it is opened with the daemon's own rights;
+/// it is written as the owner in any case.
 pub fn open_as_owner(fd: BorrowedFd<'_>) -> io::Result<Arc<dyn DiskFile>> {
     let stat = sys::stat(fd)?;
     if !stat.is_file() {

@@ -1,21 +1,20 @@
-//! Acting as someone else on the backing, one thread at a time.
+//! Takes the identity of another user for calls on the backing, one thread at a time.
 //!
-//! The daemon usually is root. Every operation that the backing may refuse runs with the file
-//! system identity of whoever asked (or, for the drain, of the file's owner), so that permissions,
-//! quotas, reserved blocks and root squash hold without being rebuilt here. Four things make that
-//! identity, and all four are per thread in the kernel, whatever the C library says of processes:
+//! The daemon usually is root. Every operation that the backing may refuse runs with the file system identity
+//! of the caller (or, for the drain, of the file's owner), so that permissions, quotas, reserved blocks and
+//! root squash hold without being reimplemented here. Four things make up that identity. All four are per
+//! thread in the kernel, whatever the C library says about processes:
 //!
 //! - fsuid and fsgid (`setfsuid`, `setfsgid`);
-//! - the supplementary groups (the bare system call: the library's `setgroups` changes all
-//!   threads);
-//! - the effective capabilities. Changing fsuid only drops those about files; CAP_SYS_RESOURCE
-//!   (quotas, reserved blocks) and CAP_SYS_ADMIN (trusted attributes) would stay, so all are
-//!   taken off that the guard was not asked to keep;
+//! - the supplementary groups (the bare system call: the library's `setgroups` changes all threads);
+//! - the effective capabilities. Changing fsuid drops only those about files; CAP_SYS_RESOURCE (quotas,
+//!   reserved blocks) and CAP_SYS_ADMIN (trusted attributes) would stay, so all are dropped that the guard
+//!   was not asked to keep;
 //! - the umask, by giving the thread its own `fs_struct` once.
 //!
-//! A new thread begins with its maker's identity, so none is started while a guard is held.
+//! A new thread inherits the identity of the thread that starts it, so none is started while a guard is held.
 //!
-//! A thread that cannot get back to its own identity must not serve anyone else: the process ends.
+//! A thread that cannot get back to its own identity must not serve another caller: the process is aborted.
 
 use crate::types::Caller;
 use std::cell::Cell;
@@ -23,9 +22,9 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-/// CAP_FSETID: a write does not clear setuid and setgid bits.
+/// CAP_FSETID: writes do not clear setuid and setgid bits.
 pub const CAP_FSETID: u64 = 1 << 4;
-/// Opening files by handle, and reading all of them.
+/// CAP_DAC_READ_SEARCH: opening files by handle, and reading every file.
 pub const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
 
 /// CAP_SYS_ADMIN: registering a passthrough file.
@@ -33,7 +32,7 @@ pub const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
-/// Whose identity to take.
+/// The identity to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Creds {
     pub uid: u32,
@@ -42,7 +41,7 @@ pub struct Creds {
 }
 
 impl Creds {
-    /// The caller with its groups as they are now. Reads /proc only when they will be used.
+    /// The caller with its current supplementary groups. Reads /proc only if they will be used.
     pub fn of(caller: &Caller) -> Self {
         let needed = caller.uid != 0 && daemon().switches;
         Self {
@@ -52,7 +51,7 @@ impl Creds {
         }
     }
 
-    /// A file's owner: no groups but the file's own, as a drain needs none.
+    /// A file's owner, without supplementary groups: a drain needs none.
     pub fn owner(uid: u32, gid: u32) -> Self {
         Self {
             uid,
@@ -65,7 +64,7 @@ impl Creds {
         self.enter_keeping(0)
     }
 
-    /// As `enter`, with the capabilities in `keep` left in force.
+    /// Like `enter`, but leaves the capabilities in `keep` in force.
     pub fn enter_keeping(&self, keep: u64) -> io::Result<Guard> {
         let daemon = daemon();
         debug_assert!(is_own(), "identities do not nest: the inner one ends both");
@@ -78,7 +77,7 @@ impl Creds {
             return Ok(guard);
         }
         if self.uid == 0 {
-            // Root stays root, but what it creates belongs to its own group.
+            // Root stays root, but files that it creates belong to its own group.
             if self.gid != daemon.gid {
                 guard.undo = Undo::Group;
                 set_fsgid(self.gid)?;
@@ -93,8 +92,8 @@ impl Creds {
         Ok(guard)
     }
 
-    /// As `enter_keeping`, for an identity that the kernel will use for other callers, too: root's has no
-    /// CAP_FSETID, so that setuid and setgid bits fall with every caller's write.
+    /// Like `enter_keeping`, for an identity that the kernel will also use for other callers: root's loses
+    /// CAP_FSETID, so that every caller's write clears setuid and setgid bits.
     pub fn enter_limited_to(&self, keep: u64) -> io::Result<Guard> {
         let mut guard = self.enter_keeping(keep)?;
         if daemon().switches && self.uid == 0 {
@@ -109,16 +108,16 @@ thread_local! {
     static HELD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// No guard is held on this thread.
+/// True if no guard is held on this thread.
 pub fn is_own() -> bool {
     !HELD.get()
 }
 
-/// The thread's own identity comes back when this is dropped.
+/// Restores the thread's own identity when it is dropped.
 #[must_use]
 pub struct Guard {
     undo: Undo,
-    /// Identities belong to the thread.
+    /// The identity belongs to the thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -150,7 +149,7 @@ impl Drop for Guard {
 
 /// The daemon's own identity, read once.
 struct Daemon {
-    /// Runs as root: other identities can be taken and must be.
+    /// The daemon runs as root: it can take other identities, and must.
     switches: bool,
     gid: u32,
     groups: Vec<u32>,
@@ -175,13 +174,13 @@ fn daemon() -> &'static Daemon {
     })
 }
 
-/// True when the daemon can and does act as its callers.
+/// True when the daemon acts as its callers.
 pub fn switches() -> bool {
     daemon().switches
 }
 
-/// The supplementary groups of the requesting process. None if it is gone, or if its number
-/// belongs to another process by now (the identity does not match the request's).
+/// The supplementary groups of the requesting process. Empty if the process is gone, or if its number belongs
+/// to another process by now (whose identity does not match the request's).
 fn groups_of(caller: &Caller) -> Vec<u32> {
     if caller.pid == 0 {
         return vec![];
@@ -199,7 +198,7 @@ fn parse_groups(status: &str, caller: &Caller) -> Option<Vec<u32>> {
             .find_map(|line| line.strip_prefix(key))
             .map(|rest| rest.split_ascii_whitespace())
     };
-    // Real, effective, saved, file system: the kernel reports the last with each request.
+    // The fields are the real, effective, saved and file system id; the kernel sends the last with each request.
     let fsuid: u32 = field("Uid:")?.nth(3)?.parse().ok()?;
     let fsgid: u32 = field("Gid:")?.nth(3)?.parse().ok()?;
     if (fsuid, fsgid) != (caller.uid, caller.gid) {
@@ -212,7 +211,7 @@ fn set_fsuid(uid: u32) -> io::Result<()> {
     // SAFETY: takes and returns plain numbers.
     let now = unsafe {
         libc::setfsuid(uid);
-        // It reports no errors; asking for an impossible id returns the one in force.
+        // `setfsuid` reports no errors; called with an impossible id it returns the one in force.
         libc::setfsuid(u32::MAX)
     };
     if now as u32 == uid {
@@ -272,7 +271,7 @@ fn get_caps() -> io::Result<(u64, u64, u64)> {
     ))
 }
 
-/// The process has this capability from here on, and no other.
+/// Leaves the calling thread with this capability and no other.
 pub fn keep_only(capability: u64) -> io::Result<()> {
     set_caps(capability, capability, 0)
 }
@@ -306,10 +305,10 @@ fn check(rc: libc::c_long) -> io::Result<()> {
     }
 }
 
-/// Runs `create` with the caller's umask, so that the backing applies it the way it applies its
-/// own callers' (that is, not at all where a default ACL rules). `create` gets the mode to pass.
+/// Runs `create` with the caller's umask, so that the backing applies it as it does for its own callers (that
+/// is, not at all where there is a default ACL). `create` gets the mode to pass.
 ///
-/// Where a container forbids threads their own umask, the mask is applied to `mode` instead.
+/// In a container that does not allow threads to have their own umask, the mask is applied to `mode` instead.
 pub fn with_umask<T>(umask: u32, mode: u32, create: impl FnOnce(u32) -> T) -> T {
     thread_local! {
         static OWN_UMASK: bool = {
@@ -330,8 +329,8 @@ pub fn with_umask<T>(umask: u32, mode: u32, create: impl FnOnce(u32) -> T) -> T 
     }
 }
 
-/// The thread's umask as it was comes back when this is dropped: the next task on the thread may
-/// create files of the daemon's own.
+/// Restores the thread's previous umask when it is dropped: the next task on the thread may create
+/// files of the daemon itself.
 struct Umask(libc::mode_t);
 
 impl Umask {

@@ -12,8 +12,8 @@ pub struct Dirent {
     pub name: CString,
 }
 
-/// Takes the entry at the start of `buf` (as `getdents` filled it) and says how long it is.
-/// `None` when nothing whole is there.
+/// Parses the entry at the start of `buf` (as `getdents` filled it) and returns it with its length. `None` if
+/// there is no complete entry.
 pub fn parse_dirent(buf: &[u8]) -> Option<(Dirent, usize)> {
     let ino = u64::from_ne_bytes(buf.get(0..8)?.try_into().ok()?);
     let next = u64::from_ne_bytes(buf.get(8..16)?.try_into().ok()?);

@@ -1,36 +1,36 @@
-//! Who a file is, whatever its names: inode, birth time and generation, and the handle that finds
-//! it again.
+//! The identity of a file, whatever its names are: inode number, birth time and generation; and the
+//! handle that finds it again.
 //!
-//! A birth time is not enough: inode numbers are reused at once, and several files may be born
-//! within one tick of the clock. The file handle has the inode's generation, so it is mixed in,
-//! but only where a file keeps its handle: an identity must be the same after a restart.
+//! A birth time is not enough: inode numbers are reused at once, and several files may be created within one
+//! tick of the clock. The file handle contains the inode's generation, so it is mixed in, but only where a
+//! file keeps its handle: an identity must be the same after a restart.
 
 use super::sys::{self, Stat};
 use layout_index::FileId;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// What the handles of a file system are worth (`name_to_handle_at(2)`).
+/// How far the file handles of a file system can be relied on (`name_to_handle_at(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handles {
-    /// Made from what is on the disk: ESTALE means that the file is gone.
+    /// Handles are made from what is on the local disk: ESTALE means that the file is gone.
     Local,
-    /// A file has one handle for life, but ESTALE may have other reasons (a server that does not
-    /// answer, an inode that is not cached).
+    /// A file keeps one handle as long as it exists, but ESTALE may have other reasons (a server that does
+    /// not answer, an inode that is not cached).
     Remote,
-    /// A FUSE server may give the same file another one after a restart.
+    /// A FUSE server may give the same file another handle after a restart.
     Volatile,
 }
 
 impl Handles {
-    /// Of the file system that `fd` is on.
+    /// The kind of handles of the file system that `fd` is on.
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self::of_kind(sys::fs_kind(fd)?))
     }
 
     fn of_kind(kind: i64) -> Self {
         match kind {
-            // The three of them share a number.
+            // ext2, ext3 and ext4 share this number.
             libc::EXT4_SUPER_MAGIC
             | libc::XFS_SUPER_MAGIC
             | libc::BTRFS_SUPER_MAGIC
@@ -41,7 +41,7 @@ impl Handles {
     }
 }
 
-/// The identity of what `fd` stands for.
+/// The identity of the file that `fd` stands for.
 fn file_id(fd: BorrowedFd<'_>, stat: &Stat, handles: Handles) -> FileId {
     let born = stat.btime.map_or(0, |time| time.as_nanos());
     let generation = match handles {
@@ -59,7 +59,7 @@ fn file_id(fd: BorrowedFd<'_>, stat: &Stat, handles: Handles) -> FileId {
     }
 }
 
-/// The handle as the log keeps it: type, then bytes. Empty where the backing has none.
+/// The handle as the log stores it: type, then bytes. Empty where the backing has no handles.
 pub fn handle(fd: BorrowedFd<'_>) -> Vec<u8> {
     match sys::name_to_handle(fd) {
         Ok((kind, bytes)) => encode(kind, &bytes),
@@ -73,7 +73,7 @@ fn encode(kind: i32, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The opposite of `handle`; `None` for an empty or cut one.
+/// The inverse of `handle`; `None` if the handle is empty or truncated.
 pub fn decode(handle: &[u8]) -> Option<(i32, &[u8])> {
     let (kind, bytes) = handle.split_first_chunk::<4>()?;
     (!bytes.is_empty()).then_some((i32::from_le_bytes(*kind), bytes))
@@ -86,7 +86,7 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// What is known of a looked-up entry, read once.
+/// Attributes and identity of a looked-up entry, read once.
 #[derive(Clone, Copy, Debug)]
 pub struct Identified {
     pub stat: Stat,

@@ -1,20 +1,20 @@
-//! How large a file may become below.
+//! The largest size that a file can have in the backing.
 //!
-//! What the log takes must be drainable: a byte beyond the largest offset that the file system below allows would
-//! stay in the store for ever. So such writes are refused with what the file system itself would say, EFBIG.
+//! Data that the log accepts must be drainable: a byte beyond the largest offset that the backing allows would stay in
+//! the store for ever. So such writes are refused with the error that the backing itself would return, EFBIG.
 //!
-//! The kernel knows the limit of each file and lets no file position pass it. Asking is two calls that make no I/O
-//! and change nothing: the daemon reads and writes with offsets, and never uses the position. Clients that are
-//! FUSE file systems themselves (ceph-fuse) do not tell the kernel of a limit; theirs is found by the drain.
+//! The kernel knows the limit of each file and lets no file position exceed it. Asking takes two calls that cause
+//! no I/O and change nothing: the daemon reads and writes with offsets, and never uses the position. Clients that
+//! are FUSE file systems themselves (ceph-fuse) do not tell the kernel about a limit; theirs is found by the drain.
 
 use super::sys;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// No file can be larger anywhere.
+/// No file can be larger than this on any file system.
 const NO_LIMIT: u64 = i64::MAX as u64;
 
-/// The limit that the last file had, which most likely is that of the next.
+/// The limit of the last file that was asked about, which is most likely that of the next.
 #[derive(Debug)]
 pub struct Largest(AtomicU64);
 
@@ -25,11 +25,11 @@ impl Default for Largest {
 }
 
 impl Largest {
-    /// Of an open regular file.
+    /// The limit of an open regular file.
     pub fn of(&self, file: BorrowedFd<'_>) -> u64 {
         let allows = |size: u64| {
             let at = sys::lseek(file, size as i64, libc::SEEK_SET);
-            // Any other answer says nothing of sizes.
+            // Any other error says nothing about sizes.
             !at.is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL))
         };
         let last = self.0.load(Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Largest {
     }
 }
 
-/// The largest number that is allowed, if 0 is and those up to it are.
+/// The largest number that is allowed, provided that 0 is allowed and every number below an allowed one.
 fn search(guess: u64, allows: impl Fn(u64) -> bool) -> u64 {
     if allows(guess) && (guess >= NO_LIMIT || !allows(guess + 1)) {
         return guess;

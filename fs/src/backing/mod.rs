@@ -1,8 +1,8 @@
 //! The backing: the directory of the parallel file system that is overlaid.
 //!
-//! Its root is opened before anything is mounted over it and everything else is reached from
-//! there, one component at a time, beneath it, through no links and on no other mount. FIFOs and
-//! devices are only ever looked at with `O_PATH`; they are never opened.
+//! Its root is opened before anything is mounted over it. Everything else is reached from there, one
+//! component at a time, beneath it, through no links and on no other mount. FIFOs and devices are only looked
+//! at with `O_PATH`; they are never opened.
 
 pub mod canonical;
 pub mod creds;
@@ -25,12 +25,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A held root of the backing.
+/// The backing, held by a descriptor of its root.
 #[derive(Debug)]
 pub struct Backing {
     root: OwnedFd,
-    /// For opening by handle, which takes no `O_PATH` descriptor; absent where the daemon may not
-    /// read the root.
+    /// The root once more, for opening by handle, which does not take an `O_PATH` descriptor; `None` where
+    /// the daemon may not read the root.
     mount: Option<OwnedFd>,
     dev: u64,
     handles: Handles,
@@ -39,7 +39,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Holds `path`, which may be mounted over afterwards.
+    /// Opens the directory `path`, which may be mounted over afterwards.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         let open = |flags| {
@@ -67,7 +67,7 @@ impl Backing {
         })
     }
 
-    /// Files can be opened by their handles, whatever has become of their names.
+    /// True if files can be opened by their handles, whatever has become of their names.
     pub fn reopens(&self) -> bool {
         let of_root = || identity::handle(self.root());
         self.handles != Handles::Volatile
@@ -84,17 +84,17 @@ impl Backing {
         self.identity
     }
 
-    /// What `fd`, an entry of this backing, stands for.
+    /// The attributes and identity of the entry of this backing that `fd` stands for.
     pub fn identify(&self, fd: BorrowedFd<'_>) -> io::Result<Identified> {
         identity::identify(fd, self.handles)
     }
 
-    /// One file system only: inode numbers are unique on it.
+    /// True for the backing's own file system. Only that is used, because inode numbers are unique on it.
     pub fn is_here(&self, dev: u64) -> bool {
         self.dev == dev
     }
 
-    /// Where the backing was when it was opened.
+    /// The path of the backing when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -108,7 +108,7 @@ impl Backing {
         self.path_if(sys::glance(fd)?.nlink > 0, fd)
     }
 
-    /// The same as far as this machine knows: a file system that hangs is not asked.
+    /// Like `relative_path`, but only from what this machine knows: a file system that hangs is not asked.
     pub fn known_path(&self, fd: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
         self.path_if(sys::known_links(fd)? > 0, fd)
     }

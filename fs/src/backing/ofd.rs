@@ -1,5 +1,5 @@
-//! Locks of an open file description (`F_OFD_SETLK`): they belong to the description, not to the
-//! process, so one daemon can hold locks for many owners that exclude each other.
+//! Locks of an open file description (`F_OFD_SETLK`): they belong to the description and not to the process,
+//! so one daemon can hold locks for many owners that exclude each other.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,13 +14,13 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    /// Two owners cannot hold these over the same byte.
+    /// True if two owners cannot hold these kinds over the same byte.
     pub fn excludes(self, other: LockKind) -> bool {
         self == LockKind::Exclusive || other == LockKind::Exclusive
     }
 }
 
-/// Bytes from `first` to `last`, both included.
+/// The bytes from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub first: u64,
@@ -43,12 +43,12 @@ impl Span {
     }
 }
 
-/// A lock that is in the way.
+/// A lock that conflicts with a requested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub span: Span,
     pub kind: LockKind,
-    /// Of a process on this machine that locked the file without the overlay.
+    /// The process that holds the lock, if it is on this machine and has locked the file without the overlay.
     pub pid: Option<u32>,
 }
 
@@ -84,8 +84,8 @@ fn fcntl(fd: BorrowedFd<'_>, command: i32, lock: &mut libc::flock) -> io::Result
     }
 }
 
-/// Takes (or with `None` gives up) locks over `span`, replacing what the description had there.
-/// False, and nothing changed, when another description is in the way.
+/// Takes locks over `span`, or with `None` gives them up, replacing what the description had there. Returns
+/// false and changes nothing if another description has a conflicting lock.
 pub fn set(fd: BorrowedFd<'_>, kind: Option<LockKind>, span: Span) -> io::Result<bool> {
     match fcntl(fd, libc::F_OFD_SETLK, &mut flock(kind, span)) {
         Ok(()) => Ok(true),
@@ -94,7 +94,7 @@ pub fn set(fd: BorrowedFd<'_>, kind: Option<LockKind>, span: Span) -> io::Result
     }
 }
 
-/// One of the locks that would keep the description from taking `kind` over `span`.
+/// Returns one of the locks that keep the description from taking `kind` over `span`.
 pub fn get(fd: BorrowedFd<'_>, kind: LockKind, span: Span) -> io::Result<Option<Found>> {
     let mut lock = flock(Some(kind), span);
     fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;

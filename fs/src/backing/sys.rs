@@ -1,9 +1,8 @@
-//! The system calls on the backing, made safe at one boundary.
+//! The system calls on the backing, wrapped as safe functions in one place.
 //!
-//! Everything is relative to a held descriptor, most of them `O_PATH`. What such a descriptor
-//! cannot do itself (open, attributes, links) goes through its magic link in `/proc/self/fd`,
-//! which leads to exactly that file whatever happens to its names meanwhile; no other link is
-//! ever followed.
+//! Everything is relative to a held descriptor, mostly an `O_PATH` one. Operations that such a descriptor
+//! does not support itself (open, attributes, links) go through its magic link in `/proc/self/fd`, which
+//! leads to exactly that file whatever happens to its names meanwhile. No other link is ever followed.
 
 use crate::types::{StatFs, Time};
 use std::ffi::CStr;
@@ -32,7 +31,7 @@ fn owned(rc: libc::c_long) -> io::Result<OwnedFd> {
     if rc < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
+    // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(rc as RawFd) })
 }
 
@@ -52,7 +51,7 @@ impl ProcPath {
     }
 }
 
-/// Opens one component of a directory: never through a link, never on another mount.
+/// Opens one component of a directory, never through a link and never on another mount.
 pub fn open_beneath(
     dir: BorrowedFd<'_>,
     name: &CStr,
@@ -76,26 +75,26 @@ pub fn open_beneath(
     })
 }
 
-/// The descriptor that stands for an entry without opening what it names.
+/// Returns a descriptor that stands for an entry, without opening the entry itself.
 pub fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     open_beneath(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0)
 }
 
-/// The directory above a directory. The caller knows where to stop.
+/// Opens the parent of a directory. The caller must know where to stop.
 pub fn open_parent(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: the name ends in zero.
     owned(unsafe { libc::openat(dir.as_raw_fd(), c"..".as_ptr(), flags) }.into())
 }
 
-/// Opens the very file that `fd` stands for. The caller has checked that it is no FIFO or device.
+/// Opens the very file that `fd` stands for. The caller must have checked that it is no FIFO or device.
 pub fn reopen(fd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = ProcPath::new(fd);
     // SAFETY: the path ends in zero.
     owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) }.into())
 }
 
-/// What statx says; `btime` where the backing has one.
+/// The result of statx; `btime` where the backing has a birth time.
 #[derive(Clone, Copy, Debug)]
 pub struct Stat {
     pub dev: u64,
@@ -132,12 +131,12 @@ pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     stat_as(fd, libc::AT_STATX_SYNC_AS_STAT)
 }
 
-/// As the server has it now, whatever this client remembers.
+/// The attributes as the server has them now, whatever this client has cached.
 pub fn stat_now(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     stat_as(fd, libc::AT_STATX_FORCE_SYNC)
 }
 
-/// What a client that has just opened a file knows of it.
+/// Attributes that a client already has when it has just opened a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance {
     pub nlink: u32,
@@ -146,7 +145,7 @@ pub struct Glance {
     pub ctime: Time,
 }
 
-/// Does not ask for size and mtime: on a parallel file system storage targets would have to answer.
+/// Does not ask for size and mtime: on a parallel file system the storage targets would have to answer.
 pub fn glance(fd: BorrowedFd<'_>) -> io::Result<Glance> {
     let wanted = libc::STATX_NLINK | libc::STATX_UID | libc::STATX_GID | libc::STATX_CTIME;
     let st = statx(fd, libc::AT_STATX_SYNC_AS_STAT, wanted)?;
@@ -158,7 +157,7 @@ pub fn glance(fd: BorrowedFd<'_>) -> io::Result<Glance> {
     })
 }
 
-/// The number of names that this machine knows of, without asking the file system.
+/// The number of names of the file as far as this machine knows, without asking the file system.
 pub fn known_links(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let st = statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_NLINK)?;
     Ok(st.stx_nlink)
@@ -249,7 +248,7 @@ pub fn symlink(target: &CStr, dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()
     done(unsafe { libc::symlinkat(target.as_ptr(), dir.as_raw_fd(), name.as_ptr()) })
 }
 
-/// Gives the file that `fd` stands for one more name.
+/// Gives the file that `fd` stands for another name.
 pub fn link(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     let path = ProcPath::new(fd);
     // SAFETY: both strings end in zero.
@@ -305,7 +304,7 @@ pub fn readlink(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(buf)
 }
 
-/// The path the kernel would print for `fd`. It may be out of date as soon as it is read.
+/// The path that the kernel shows for `fd`. It may be out of date as soon as it is read.
 pub fn path_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let path = ProcPath::new(fd);
     let mut buf = vec![0u8; libc::PATH_MAX as usize];
@@ -321,7 +320,7 @@ pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     done(unsafe { libc::chmod(path.as_ptr(), mode & 0o7777) })
 }
 
-/// `None` leaves it.
+/// `None` leaves the user or group as it is.
 pub fn chown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
     // SAFETY: the empty path ends in zero.
     done(unsafe {
@@ -335,16 +334,16 @@ pub fn chown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::Resu
     })
 }
 
-/// Access time, modification time.
+/// Sets the times. `times` is the access time, then the modification time.
 pub fn utimens(fd: BorrowedFd<'_>, times: [libc::timespec; 2]) -> io::Result<()> {
     let path = ProcPath::new(fd);
     // SAFETY: the path ends in zero and `times` is the pair the call reads.
     done(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) })
 }
 
-/// Asks the backing whether the thread's file system identity may do `mask`.
+/// Asks the backing whether the thread's file system identity has the rights in `mask`.
 pub fn access(fd: BorrowedFd<'_>, mask: i32) -> io::Result<()> {
-    // SAFETY: the empty path ends in zero. The bare call: the library's own uses the real ids.
+    // SAFETY: the empty path ends in zero. This is the bare call: the library's own uses the real ids.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_faccessat2,
@@ -380,7 +379,7 @@ pub fn listxattr(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has listed attributes: what an open costs is a promise.
+    /// How often this thread has listed attributes: the tests check what an open costs.
     pub static LISTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -409,7 +408,7 @@ pub fn removexattr(fd: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     done(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) })
 }
 
-/// Fills `buf` with raw directory entries; 0 at the end.
+/// Fills `buf` with raw directory entries and returns their length; 0 at the end.
 pub fn getdents(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the pointer and length describe `buf`.
     let rc = unsafe {
@@ -462,7 +461,7 @@ pub fn name_to_handle(fd: BorrowedFd<'_>) -> io::Result<(i32, Vec<u8>)> {
     Ok((handle.kind, handle.data[..len].to_vec()))
 }
 
-/// `mount` is any open file of the file system. Needs CAP_DAC_READ_SEARCH.
+/// Opens a file by its handle. `mount` is any open file of the file system. Needs CAP_DAC_READ_SEARCH.
 pub fn open_handle(
     mount: BorrowedFd<'_>,
     kind: i32,

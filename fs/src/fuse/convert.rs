@@ -1,10 +1,12 @@
-//! fuser's types to ours and back.
+//! Converts fuser's types to ours and back.
 
-use crate::types::{Attr, SetTime, Time};
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use crate::errno::{FsError, Result};
+use crate::ops::{LockKind, LockRequest};
+use crate::types::{Attr, Caller, SetTime, Time};
+use fuser::{FileAttr, FileHandle, FileType, INodeNo, LockOwner, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The kernel's own encoding of device numbers in 32 bits.
+/// The kernel's own 32-bit encoding of device numbers.
 pub fn encode_dev(rdev: u64) -> u32 {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
@@ -14,6 +16,40 @@ pub fn decode_dev(rdev: u32) -> u64 {
     let major = (rdev & 0xfff00) >> 8;
     let minor = (rdev & 0xff) | ((rdev >> 12) & 0xfff00);
     libc::makedev(major, minor)
+}
+
+pub fn lock_type(kind: Option<LockKind>) -> i32 {
+    match kind {
+        None => libc::F_UNLCK,
+        Some(LockKind::Shared) => libc::F_RDLCK,
+        Some(LockKind::Exclusive) => libc::F_WRLCK,
+    }
+}
+
+/// `kind` is a type as in fcntl, `pid` the process that is shown to others.
+pub fn lock_request(
+    caller: Caller,
+    fh: FileHandle,
+    owner: LockOwner,
+    (first, last): (u64, u64),
+    kind: i32,
+    pid: u32,
+) -> Result<LockRequest> {
+    let kind = match kind {
+        libc::F_UNLCK => None,
+        libc::F_RDLCK => Some(LockKind::Shared),
+        libc::F_WRLCK => Some(LockKind::Exclusive),
+        _ => return Err(FsError::Invalid("no such kind of lock")),
+    };
+    Ok(LockRequest {
+        fh: fh.0,
+        owner: owner.0,
+        first,
+        last,
+        kind,
+        pid,
+        caller,
+    })
 }
 
 pub fn file_type(mode: u32) -> FileType {
@@ -71,8 +107,8 @@ pub fn set_time(time: TimeOrNow) -> SetTime {
             sec: since.as_secs() as i64,
             nsec: since.subsec_nanos(),
         },
-        // fuser takes both parts of a negative time off the epoch, though the second counts
-        // forwards; this gets the kernel's numbers back.
+        // fuser subtracts both parts of a negative time from the epoch, although the nanoseconds count
+        // forwards; this restores the kernel's numbers.
         Err(before) => Time {
             sec: -(before.duration().as_secs() as i64),
             nsec: before.duration().subsec_nanos(),
@@ -80,8 +116,8 @@ pub fn set_time(time: TimeOrNow) -> SetTime {
     })
 }
 
-/// An entry of a directory listing without a lookup: a node number of zero says so. For `.` and
-/// `..` the kernel ignores the number, and users want it.
+/// Attributes for an entry of a directory listing that was not looked up, which the node number zero
+/// indicates. For `.` and `..` the kernel ignores the number, and users want to see it.
 pub fn nameless(ino: u64, kind: u32, name: &[u8]) -> FileAttr {
     let dots = matches!(name, b"." | b"..");
     FileAttr {
@@ -129,7 +165,7 @@ mod tests {
             UNIX_EPOCH.duration_since(t).unwrap(),
             Duration::from_millis(1200)
         );
-        // As fuser reads -2 s + 0.8 s from the kernel.
+        // fuser reads -2 s + 0.8 s from the kernel as this time.
         let read = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let want = Time {
             sec: -2,

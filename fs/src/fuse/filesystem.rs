@@ -1,25 +1,30 @@
-//! One method for each FUSE request: unpack, call, reply.
+//! One method for each FUSE request: it unpacks the arguments and names the operation. [`super::reply`] packs the
+//! answers.
 
-use super::convert::{decode_dev, set_time};
-use super::reply::{
-    reply_attr, reply_copied, reply_create, reply_empty, reply_entries, reply_entry, reply_link,
-    reply_lseek, reply_names, reply_open, reply_opendir, reply_statfs, reply_xattr,
-};
-use super::{Adapter, caller};
-use crate::ops::{Overlay, Registrar};
-use crate::types::SetAttr;
+use super::convert::{decode_dev, lock_request, set_time};
+use super::{Adapter, caller, reply};
+use crate::errno::FsError;
+use crate::ops::{Registrar, WriteMode};
+use crate::requests::Op;
+use crate::types::{SetAttr, Written};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
+
+thread_local! {
+    /// The read buffer of each event loop, so that a read does not allocate.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -29,21 +34,22 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(req, move |fs| {
-            let found = fs.lookup(&caller, parent.0, &name);
-            reply_entry(fs, reply, "lookup", found);
-        });
+        self.call(Op::Lookup, req, parent)
+            .run(reply, move |fs, _| fs.lookup(&caller, parent.0, &name));
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        if let Some(gone) = self.overlay.forget(ino.0, nlookup) {
-            self.housekeeping(move |fs| fs.let_go(gone));
+    fn forget(&self, req: &Request, ino: INodeNo, nlookup: u64) {
+        let call = self.call(Op::Forget, req, ino);
+        let gone = self.overlay().forget(ino.0, nlookup);
+        call.answer((), Ok(()));
+        if let Some(gone) = gone {
+            self.requests.background(move |fs| fs.let_go(gone));
         }
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let serve = move |fs: &Overlay| reply_attr(fs, reply, "getattr", fs.getattr(ino.0));
-        self.pool(req, serve);
+        self.call(Op::Getattr, req, ino)
+            .run(reply, move |fs, _| fs.getattr(ino.0));
     }
 
     fn setattr(
@@ -73,16 +79,15 @@ impl Filesystem for Adapter {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        self.pool(req, move |fs| {
-            let attr = fs.setattr(&caller, ino.0, fh.map(|fh| fh.0), &set);
-            reply_attr(fs, reply, "setattr", attr);
+        self.call(Op::Setattr, req, ino).run(reply, move |fs, _| {
+            fs.setattr(&caller, ino.0, fh.map(|fh| fh.0), &set)
         });
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
         let caller = caller(req);
-        let serve = move |fs: &Overlay| reply_link(reply, ino, fs.readlink(&caller, ino.0));
-        self.pool(req, serve);
+        self.call(Op::Readlink, req, ino)
+            .run(reply, move |fs, _| fs.readlink(&caller, ino.0));
     }
 
     fn mknod(
@@ -96,9 +101,8 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(req, move |fs| {
-            let made = fs.mknod(&caller, parent.0, &name, mode, umask, decode_dev(rdev));
-            reply_entry(fs, reply, "mknod", made);
+        self.call(Op::Mknod, req, parent).run(reply, move |fs, _| {
+            fs.mknod(&caller, parent.0, &name, mode, umask, decode_dev(rdev))
         });
     }
 
@@ -112,24 +116,21 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(req, move |fs| {
-            let made = fs.mkdir(&caller, parent.0, &name, mode, umask);
-            reply_entry(fs, reply, "mkdir", made);
+        self.call(Op::Mkdir, req, parent).run(reply, move |fs, _| {
+            fs.mkdir(&caller, parent.0, &name, mode, umask)
         });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(req, move |fs| {
-            reply_empty(reply, "unlink", parent, fs.unlink(&caller, parent.0, &name));
-        });
+        self.call(Op::Unlink, req, parent)
+            .run(reply, move |fs, _| fs.unlink(&caller, parent.0, &name));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(req, move |fs| {
-            reply_empty(reply, "rmdir", parent, fs.rmdir(&caller, parent.0, &name));
-        });
+        self.call(Op::Rmdir, req, parent)
+            .run(reply, move |fs, _| fs.rmdir(&caller, parent.0, &name));
     }
 
     fn symlink(
@@ -142,10 +143,10 @@ impl Filesystem for Adapter {
     ) {
         let (caller, name) = (caller(req), link_name.to_owned());
         let target = target.as_os_str().as_bytes().to_vec();
-        self.pool(req, move |fs| {
-            let made = fs.symlink(&caller, parent.0, &name, &target);
-            reply_entry(fs, reply, "symlink", made);
-        });
+        self.call(Op::Symlink, req, parent)
+            .run(reply, move |fs, _| {
+                fs.symlink(&caller, parent.0, &name, &target)
+            });
     }
 
     fn rename(
@@ -159,16 +160,9 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (caller, name, newname) = (caller(req), name.to_owned(), newname.to_owned());
-        self.pool(req, move |fs| {
-            let done = fs.rename(
-                &caller,
-                parent.0,
-                &name,
-                newparent.0,
-                &newname,
-                flags.bits(),
-            );
-            reply_empty(reply, "rename", parent, done);
+        let (to, flags) = (newparent.0, flags.bits());
+        self.call(Op::Rename, req, parent).run(reply, move |fs, _| {
+            fs.rename(&caller, parent.0, &name, to, &newname, flags)
         });
     }
 
@@ -181,18 +175,16 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (caller(req), newname.to_owned());
-        self.pool(req, move |fs| {
-            let made = fs.link(&caller, ino.0, newparent.0, &name);
-            reply_entry(fs, reply, "link", made);
+        self.call(Op::Link, req, ino).run(reply, move |fs, _| {
+            fs.link(&caller, ino.0, newparent.0, &name)
         });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, passthrough) = (caller(req), self.passthrough);
-        self.pool(req, move |fs| {
-            let registrar = passthrough.then_some(&reply as &dyn Registrar);
-            let opened = fs.open(&caller, ino.0, flags.0, registrar);
-            reply_open(reply, ino, opened);
+        self.call(Op::Open, req, ino).run(reply, move |fs, reply| {
+            let registrar = passthrough.then_some(&*reply as &dyn Registrar);
+            fs.open(&caller, ino.0, flags.0, registrar)
         });
     }
 
@@ -207,11 +199,11 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let (caller, name, passthrough) = (caller(req), name.to_owned(), self.passthrough);
-        self.pool(req, move |fs| {
-            let registrar = passthrough.then_some(&reply as &dyn Registrar);
-            let created = fs.create(&caller, parent.0, &name, mode, umask, flags, registrar);
-            reply_create(fs, reply, parent, created);
-        });
+        self.call(Op::Create, req, parent)
+            .run(reply, move |fs, reply| {
+                let registrar = passthrough.then_some(&*reply as &dyn Registrar);
+                fs.create(&caller, parent.0, &name, mode, umask, flags, registrar)
+            });
     }
 
     fn read(
@@ -225,7 +217,19 @@ impl Filesystem for Adapter {
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve_read(req, ino, fh, offset, size as usize, lock_owner, reply);
+        let call = self.call(Op::Read, req, ino).over(offset, size.into());
+        let (size, for_mapping) = (size as usize, lock_owner.is_none());
+        let reply = BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let buffer = &mut buffer[..size];
+            call.at_once(reply, |fs| {
+                fs.read_at_once(fh.0, offset, buffer, for_mapping)
+            })
+        });
+        let Some(reply) = reply else { return };
+        call.run(reply, move |fs, _| fs.read_to_vec(fh.0, offset, size));
     }
 
     fn write(
@@ -240,7 +244,21 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.serve_write(req, ino, fh, offset, data, write_flags, flags, reply);
+        let call = self.call(Op::Write, req, ino);
+        let call = call.over(offset, data.len() as u64);
+        let mode = WriteMode {
+            kill_setid: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            durable: flags.0 & libc::O_DSYNC != 0,
+            // Pages of mappings have a fixed offset, whatever the handle was opened for.
+            append: flags.0 & libc::O_APPEND != 0
+                && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+        };
+        let left = call.at_once(reply, |fs| fs.write_at_once(fh.0, offset, data, mode));
+        let Some(reply) = left else { return };
+        let data = data.to_vec();
+        call.run(reply, move |fs, _| {
+            fs.write_in_mode(fh.0, offset, &data, mode)
+        });
     }
 
     fn flush(
@@ -251,7 +269,10 @@ impl Filesystem for Adapter {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.serve_flush(req, ino, fh, lock_owner, reply);
+        let call = self.call(Op::Flush, req, ino);
+        let left = call.at_once(reply, |fs| fs.flush_at_once(fh.0, lock_owner.0));
+        let Some(reply) = left else { return };
+        call.run(reply, move |fs, _| fs.flush(fh.0, lock_owner.0));
     }
 
     fn release(
@@ -264,7 +285,12 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.serve_release(ino, fh, reply);
+        // The kernel does not say which process closed the file last, so the release counts in the share of the user
+        // who opened it. That it has arrived is noted at once, however busy the slots are.
+        let opener = self.overlay().opener(fh.0);
+        let call = self.requests.begin(Op::Release, ino.0, opener);
+        self.overlay().release_begins(fh.0);
+        call.run(reply, move |fs, _| fs.release(fh.0));
     }
 
     fn fsync(
@@ -275,8 +301,8 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let serve = move |fs: &Overlay| reply_empty(reply, "fsync", ino, fs.fsync(fh.0, datasync));
-        self.pool(req, serve);
+        self.call(Op::Fsync, req, ino)
+            .run(reply, move |fs, _| fs.fsync(fh.0, datasync));
     }
 
     fn getlk(
@@ -291,8 +317,13 @@ impl Filesystem for Adapter {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let asked = (fh, lock_owner, (start, end), typ, pid);
-        self.serve_getlk(req, ino, asked, reply);
+        let call = self
+            .call(Op::Getlk, req, ino)
+            .over(start, end.saturating_sub(start));
+        match lock_request(caller(req), fh, lock_owner, (start, end), typ, pid) {
+            Ok(ask) => call.run_in_steps(reply, move |fs, _| fs.find_lock(ask)),
+            Err(e) => call.answer(reply, Err(e)),
+        }
     }
 
     fn setlk(
@@ -308,14 +339,19 @@ impl Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let asked = (fh, lock_owner, (start, end), typ, pid);
-        self.serve_setlk(req, ino, asked, sleep, reply);
+        let call = self
+            .call(Op::Setlk, req, ino)
+            .over(start, end.saturating_sub(start));
+        match lock_request(caller(req), fh, lock_owner, (start, end), typ, pid) {
+            Ok(ask) => call.run_in_steps(reply, move |fs, _| fs.lock(ask, sleep)),
+            Err(e) => call.answer(reply, Err(e)),
+        }
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
-        let serve = move |fs: &Overlay| reply_opendir(reply, ino, fs.opendir(&caller, ino.0));
-        self.pool(req, serve);
+        self.call(Op::Opendir, req, ino)
+            .run(reply, move |fs, _| fs.opendir(&caller, ino.0));
     }
 
     fn readdir(
@@ -327,8 +363,12 @@ impl Filesystem for Adapter {
         reply: ReplyDirectory,
     ) {
         let caller = caller(req);
-        let serve = move |fs: &Overlay| reply_names(fs, reply, &caller, ino, fh, offset);
-        self.pool(req, serve);
+        self.call(Op::Readdir, req, ino)
+            .run(reply, move |fs, reply| {
+                fs.readdir(&caller, fh.0, offset, &mut |entry| {
+                    reply::add_name(reply, entry)
+                })
+            });
     }
 
     fn readdirplus(
@@ -340,8 +380,12 @@ impl Filesystem for Adapter {
         reply: ReplyDirectoryPlus,
     ) {
         let caller = caller(req);
-        let serve = move |fs: &Overlay| reply_entries(fs, reply, &caller, ino, fh, offset);
-        self.pool(req, serve);
+        self.call(Op::Readdirplus, req, ino)
+            .run(reply, move |fs, reply| {
+                fs.readdirplus(&caller, fh.0, offset, &mut |entry, found| {
+                    reply::add_entry(reply, fs, entry, found)
+                })
+            });
     }
 
     fn releasedir(
@@ -352,7 +396,9 @@ impl Filesystem for Adapter {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.housekeeping(move |fs| reply_empty(reply, "releasedir", ino, fs.releasedir(fh.0)));
+        // The kernel does not say who closed it.
+        let call = self.requests.begin(Op::Releasedir, ino.0, None);
+        call.run(reply, move |fs, _| fs.releasedir(fh.0));
     }
 
     fn fsyncdir(
@@ -363,13 +409,13 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let serve =
-            move |fs: &Overlay| reply_empty(reply, "fsyncdir", ino, fs.fsyncdir(fh.0, datasync));
-        self.pool(req, serve);
+        self.call(Op::Fsyncdir, req, ino)
+            .run(reply, move |fs, _| fs.fsyncdir(fh.0, datasync));
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.pool(req, move |fs| reply_statfs(reply, ino, fs.statfs()));
+        self.call(Op::Statfs, req, ino)
+            .run(reply, |fs, _| fs.statfs());
     }
 
     fn setxattr(
@@ -383,47 +429,41 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (caller, name, value) = (caller(req), name.to_owned(), value.to_vec());
-        self.pool(req, move |fs| {
-            let done = fs.setxattr(&caller, ino.0, &name, &value, flags);
-            reply_empty(reply, "setxattr", ino, done);
+        self.call(Op::Setxattr, req, ino).run(reply, move |fs, _| {
+            fs.setxattr(&caller, ino.0, &name, &value, flags)
         });
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(req, move |fs| {
-            let value = fs.getxattr(&caller, ino.0, &name, size as usize);
-            reply_xattr(reply, "getxattr", ino, value);
+        self.call(Op::Getxattr, req, ino).run(reply, move |fs, _| {
+            fs.getxattr(&caller, ino.0, &name, size as usize)
         });
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let caller = caller(req);
-        self.pool(req, move |fs| {
-            let names = fs.listxattr(&caller, ino.0, size as usize);
-            reply_xattr(reply, "listxattr", ino, names);
+        self.call(Op::Listxattr, req, ino).run(reply, move |fs, _| {
+            fs.listxattr(&caller, ino.0, size as usize)
         });
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.pool(req, move |fs| {
-            let done = fs.removexattr(&caller, ino.0, &name);
-            reply_empty(reply, "removexattr", ino, done);
-        });
+        self.call(Op::Removexattr, req, ino)
+            .run(reply, move |fs, _| fs.removexattr(&caller, ino.0, &name));
     }
 
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let caller = caller(req);
-        self.pool(req, move |fs| {
-            reply_empty(reply, "access", ino, fs.access(&caller, ino.0, mask.bits()));
-        });
+        self.call(Op::Access, req, ino)
+            .run(reply, move |fs, _| fs.access(&caller, ino.0, mask.bits()));
     }
 
     fn ioctl(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
         _cmd: u32,
@@ -431,21 +471,25 @@ impl Filesystem for Adapter {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        let none = io::Error::from_raw_os_error(libc::ENOTTY);
+        self.call(Op::Ioctl, req, ino)
+            .answer(reply, Err(FsError::Io(none)));
     }
 
     fn poll(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _fh: FileHandle,
         _ph: PollNotifier,
         _events: PollEvents,
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        // The kernel takes it that regular files are always ready, and does not ask again.
-        reply.error(Errno::ENOSYS);
+        // The kernel then assumes that regular files are always ready, and does not ask again.
+        let none = io::Error::from_raw_os_error(libc::ENOSYS);
+        self.call(Op::Poll, req, ino)
+            .answer(reply, Err(FsError::Io(none)));
     }
 
     fn fallocate(
@@ -459,9 +503,9 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let kill = req.uid() != 0;
-        self.pool(req, move |fs| {
-            let done = fs.fallocate(fh.0, offset, length, mode, kill);
-            reply_empty(reply, "fallocate", ino, done);
+        let call = self.call(Op::Fallocate, req, ino).over(offset, length);
+        call.run(reply, move |fs, _| {
+            fs.fallocate(fh.0, offset, length, mode, kill)
         });
     }
 
@@ -474,8 +518,8 @@ impl Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let serve = move |fs: &Overlay| reply_lseek(reply, ino, fs.lseek(fh.0, offset, whence));
-        self.pool(req, serve);
+        let call = self.call(Op::Lseek, req, ino).over(offset as u64, 0);
+        call.run(reply, move |fs, _| fs.lseek(fh.0, offset, whence));
     }
 
     fn copy_file_range(
@@ -492,9 +536,10 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kill = req.uid() != 0;
-        self.pool(req, move |fs| {
+        let call = self.call(Op::CopyFileRange, req, ino_out);
+        call.over(offset_out, len).run(reply, move |fs, _| {
             let copied = fs.copy_file_range(fh_in.0, offset_in, fh_out.0, offset_out, len, kill);
-            reply_copied(reply, ino_out, copied);
+            copied.map(Written)
         });
     }
 }

@@ -1,48 +1,38 @@
-//! The FUSE adapter: the only place that sees fuser. It translates, and decides on which thread.
-//!
-//! # Threads
-//! Handlers run on fuser's event loops, of which there are a few; one that waits stops a share of
-//! the whole mount. So only what cannot wait runs there: a write that the log takes at once, a
-//! read that needs nothing but the log, a flush by somebody without locks, forgetting nodes. Everything else moves its reply
-//! and an owned copy of its arguments to threads that may wait (and may take another
-//! identity, which is per thread), of which each user has a share ([`crate::places`]). A request that waits for a
-//! lock waits on a thread of its own, which the operations start.
+//! The FUSE adapter: the only module that handles fuser's requests and replies. It translates them for
+//! [`crate::requests`] and does nothing else.
 //!
 //! # What is asked of the kernel
-//! - `ATOMIC_O_TRUNC`: an open that truncates is one request, not two with a gap between.
-//! - `DONT_MASK`: the umask comes with the request and is applied by the backing, which knows when
-//!   a default ACL overrides it.
-//! - `POSIX_ACL`: with `default_permissions` the kernel checks permissions itself, and would refuse
-//!   those that only an ACL grants. The ACLs are the backing's; inheritance is done there.
+//! - `ATOMIC_O_TRUNC`: an open that truncates is one request, not two with a gap between them.
+//! - `DONT_MASK`: the umask comes with the request and is applied by the backing, which knows when a
+//!   default ACL overrides it.
+//! - `POSIX_ACL`: with `default_permissions` the kernel checks permissions itself, and without this flag it
+//!   would refuse accesses that only an ACL grants. The ACLs are the backing's; inheritance is done there.
 //! - `DIRECT_IO_ALLOW_MMAP`, `PASSTHROUGH`: see `ops::open`.
-//! - `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel's own tables end at this node; the backing's locks do
-//!   not (docs/decisions/0009-locks-across-nodes.md). Not asked for when the locks are to be local.
+//! - `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel's own lock tables cover this node only; the backing's locks cover all
+//!   nodes (docs/decisions/0009-locks-across-nodes.md). Not requested when the locks are to be local.
 //! - `EXPORT_SUPPORT`: files are found by handle when the kernel has forgotten them (`ops::export`).
-//! - The write-back cache is not: it rewrites whole pages, which two nodes may share.
-//! - `HANDLE_KILLPRIV*` is not: the kernel then marks each direct write whose writer must not keep
+//! - The write-back cache is not requested: it rewrites whole pages, which two nodes may share.
+//! - `HANDLE_KILLPRIV*` is not requested: the kernel then marks each direct write whose writer must not keep
 //!   setuid bits (`FUSE_WRITE_KILL_SUIDGID`), and sends a chmod for truncation and passthrough.
 //!
-//! A temporary file without a name (`O_TMPFILE`) is a request fuser does not know; its ENOSYS
-//! becomes EOPNOTSUPP in the kernel.
+//! A temporary file without a name (`O_TMPFILE`) is a request that fuser does not know; the kernel turns
+//! fuser's ENOSYS into EOPNOTSUPP.
 
 mod convert;
 mod filesystem;
-mod locking;
 mod reply;
-mod transfer;
 
-use crate::errno::FsError;
 use crate::ops::{MAX_WRITE, Overlay, Registrar};
-use crate::places::{NO_CALLER, Origin};
+use crate::requests::{Call, Op, Requests};
 use crate::types::Caller;
-use fuser::{BackingId, Errno, InitFlags, KernelConfig, ReplyCreate, ReplyOpen, Request};
+use fuser::{BackingId, INodeNo, InitFlags, KernelConfig, ReplyCreate, ReplyOpen, Request};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Asynchronous requests (AIO, read-ahead, releases) that the kernel sends before it keeps all further ones back,
-/// whichever user asks. Those that wait for a place ([`crate::places`]) count as well, for they are not answered: one user's
-/// must not fill this, so it is the most that the kernel takes.
+/// Number of unanswered asynchronous requests (AIO, read-ahead, releases) after which the kernel holds back all
+/// further ones, whichever user makes them. Requests that wait for a slot ([`crate::requests::executor`]) are unanswered too,
+/// and one user's requests must not reach this limit, so it is the largest that the kernel accepts.
 const MAX_BACKGROUND: u16 = u16::MAX;
 
 const WANTED: [InitFlags; 8] = [
@@ -59,15 +49,15 @@ const WANTED: [InitFlags; 8] = [
 const LOCKS: [InitFlags; 2] = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
 
 pub struct Adapter {
-    overlay: Arc<Overlay>,
-    /// The kernel agreed to passthrough, which it only grants to root.
+    requests: Arc<Requests>,
+    /// The kernel agreed to passthrough, which it grants only to root.
     passthrough: bool,
 }
 
 impl Adapter {
-    pub fn new(overlay: Arc<Overlay>) -> Self {
+    pub fn new(requests: Arc<Requests>) -> Self {
         Self {
-            overlay,
+            requests,
             passthrough: false,
         }
     }
@@ -78,15 +68,15 @@ impl Adapter {
                 tracing::debug!(?flag, "this kernel does not have it");
             }
         }
-        // A kernel that does not know the second one makes handles all the same.
-        let handles = match self.overlay.exports() {
+        // A kernel that does not know `NO_EXPORT_SUPPORT` makes handles all the same.
+        let handles = match self.overlay().exports() {
             true => InitFlags::FUSE_EXPORT_SUPPORT,
             false => InitFlags::FUSE_NO_EXPORT_SUPPORT,
         };
         if config.add_capabilities(handles).is_err() {
             tracing::debug!(?handles, "this kernel does not have it");
         }
-        if self.overlay.shared_locks() {
+        if self.overlay().shared_locks() {
             for flag in LOCKS {
                 if config.add_capabilities(flag).is_err() {
                     tracing::warn!(
@@ -99,7 +89,7 @@ impl Adapter {
         self.passthrough = nix::unistd::geteuid().is_root()
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(1).is_ok();
-        // Both are within bounds; the kernel cuts them to its own.
+        // Both values are within fuser's limits; the kernel reduces them to its own.
         if config.set_max_write(MAX_WRITE).is_err()
             || config.set_max_background(MAX_BACKGROUND).is_err()
         {
@@ -107,24 +97,12 @@ impl Adapter {
         }
     }
 
-    /// Runs `task` where it may wait, at the cost of the user who asks.
-    fn pool(&self, request: &Request, task: impl FnOnce(&Overlay) + Send + 'static) {
-        self.pool_for(Some(caller(request)), task);
+    fn overlay(&self) -> &Overlay {
+        self.requests.overlay()
     }
 
-    fn pool_for(&self, caller: Option<Caller>, task: impl FnOnce(&Overlay) + Send + 'static) {
-        let origin = caller.map_or(NO_CALLER, |caller| Origin {
-            uid: caller.uid,
-            tid: caller.pid,
-        });
-        let overlay = self.overlay.clone();
-        let places = self.overlay.places();
-        places.run(origin, move || task(&overlay));
-    }
-
-    /// What no user waits for.
-    fn housekeeping(&self, task: impl FnOnce(&Overlay) + Send + 'static) {
-        self.pool_for(None, task);
+    fn call(&self, op: Op, request: &Request, ino: INodeNo) -> Call<'_> {
+        self.requests.begin(op, ino.0, Some(caller(request)))
     }
 }
 
@@ -134,14 +112,6 @@ fn caller(request: &Request) -> Caller {
         gid: request.gid(),
         pid: request.pid(),
     }
-}
-
-/// The number for the reply. The node's own faults are logged here, once.
-fn errno(op: &'static str, ino: u64, error: &FsError) -> Errno {
-    if error.is_fault() {
-        tracing::error!(op, ino, %error, "operation failed");
-    }
-    Errno::from_i32(error.errno())
 }
 
 impl Registrar for ReplyOpen {
@@ -156,7 +126,7 @@ impl Registrar for ReplyCreate {
     }
 }
 
-/// What `Registrar` made above.
+/// The backing id that the `Registrar` implementations above have made.
 fn backing_id(registered: &crate::inode::Registered) -> Option<&BackingId> {
     registered.downcast_ref()
 }

@@ -1,12 +1,12 @@
-//! The time of a file's last change (ctime), as programs see it.
+//! The ctime of a file as programs see it.
 //!
-//! The drain writes the canonical file long after the program did, and the backing notes that as
-//! a change. A program that looks before and after it reads the file (tar does) would find it changed
-//! under its hands. So a time that was shown for a dirty file stays as long as all else that
-//! is shown of it does, until the canonical file changes once more after the drain was done with it.
+//! The drain writes the canonical file long after the program did, and the backing counts that as a change. A
+//! program that compares the ctime before and after it reads a file (as tar does) would then find the file changed
+//! while it was read. So a ctime that was shown for a dirty file stays as long as all other attributes that are
+//! shown stay the same, until the canonical file changes again after the drain has finished with it.
 //!
-//! Kept with the inode and not in the store: after a restart the backing's time is shown, which is
-//! later, never earlier.
+//! This is kept with the inode and not in the store: after a restart the backing's ctime is shown, which
+//! is later, never earlier.
 
 use crate::types::{Attr, Time};
 use parking_lot::Mutex;
@@ -17,13 +17,13 @@ pub struct Changed(Mutex<Option<Shown>>);
 #[derive(Debug)]
 struct Shown {
     attr: Attr,
-    /// The backing's own time, when the file was first seen clean.
+    /// The backing's own ctime when the file was first seen clean.
     clean: Option<Time>,
 }
 
 impl Changed {
-    /// `attr` with the time that was shown before, if nothing else has changed. `backing` is the
-    /// canonical file's.
+    /// Returns `attr` with the ctime that was shown before, if no other attribute has changed. `backing` is
+    /// the canonical file's ctime.
     pub fn steady(&self, attr: Attr, backing: Time, is_dirty: bool) -> Attr {
         let mut shown = self.0.lock();
         let Some(before) = shown
@@ -42,7 +42,7 @@ impl Changed {
         }
     }
 
-    /// Somebody changed the file through this mount.
+    /// Must be called when the file was changed through this mount.
     pub fn forget(&self) {
         *self.0.lock() = None;
     }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(
             shown(&changed, 6, 30, false),
             30,
-            "by somebody else, once clean"
+            "by another program, once clean"
         );
         assert_eq!(
             shown(&changed, 6, 31, false),

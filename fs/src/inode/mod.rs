@@ -1,19 +1,17 @@
 //! The nodes that the kernel, an open handle or undrained data still refer to.
 //!
-//! A node number is the backing's inode number, so users see the numbers they know. Each node
-//! holds an `O_PATH` descriptor: as long as it is here its number cannot go to another file, a
-//! rename does not lose it, and an operation on it never walks a path. There is one `Inode` for
-//! one file: its I/O mode (direct or passthrough) is decided under its own lock, and two objects
-//! would decide apart.
+//! A node number is the backing's inode number, so users see the numbers they know. Each node holds an `O_PATH`
+//! descriptor: while the node exists its number cannot go to another file, a rename does not lose it, and an
+//! operation on it never walks a path. There is one `Inode` for each file: the file's I/O mode (direct or
+//! passthrough) is decided under the lock of its `Inode`, and two objects could decide differently.
 //!
-//! A node goes when nothing refers to it: no lookup of the kernel's (`forget`), no handle, no
-//! undrained data (a dirty file keeps its descriptor so that the drain finds it after a rename; but
-//! not when an eighth of the descriptors is in use, or a quarter where files cannot be opened by handle).
+//! A node is removed when nothing refers to it: no lookup of the kernel (`forget`), no handle, no undrained
+//! data. A dirty file keeps its descriptor so that the drain finds it after a rename, but not if an eighth of
+//! the descriptors is in use, or a quarter where files cannot be opened by handle.
 //!
-//! Descriptors are finite, and the kernel keeps what it once looked up for as long as it has
-//! memory. So new nodes are refused before the last descriptors are taken, which the store and
-//! the drain cannot do without, and long before that the kernel is asked to let idle files go.
-//! No user gets all of them (`shares`).
+//! Descriptors are limited, and the kernel keeps a looked-up entry as long as it has memory. So new nodes are
+//! refused before the last descriptors are taken, which the store and the drain need, and long before that
+//! the kernel is asked to forget idle files. No user gets all descriptors (`shares`).
 
 mod changed;
 pub mod pages;
@@ -36,28 +34,28 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// A file registered with the kernel for passthrough; opaque to everything but the transport.
+/// A file that is registered with the kernel for passthrough; opaque to everything but the transport.
 pub type Registered = Arc<dyn Any + Send + Sync>;
 
-/// How the open handles of a file do their I/O. The kernel allows only one way at a time.
+/// How the open handles of a file do their I/O. The kernel allows only one mode at a time.
 #[derive(Default)]
 pub enum IoMode {
     #[default]
     Closed,
-    /// Requests come here. The count is of handles.
+    /// The kernel sends reads and writes here. Holds the number of open handles.
     Direct(usize),
-    /// The kernel goes to the canonical file itself.
+    /// The kernel reads and writes the canonical file itself.
     Passthrough {
         handles: usize,
-        /// A writer waited for the readers to go and they did not: the next need not.
+        /// A writer has waited in vain for the readers to close; the next writer need not wait.
         settled: bool,
         registered: Registered,
     },
 }
 
-/// No setuid or setgid bit, as far as this mount knows.
+/// The file has no setuid or setgid bit, as far as this mount knows.
 pub const NO_SETID: u8 = 1;
-/// No `security.capability` attribute, as far as this mount knows.
+/// The file has no `security.capability` attribute, as far as this mount knows.
 pub const NO_CAPS: u8 = 2;
 
 pub struct Inode {
@@ -66,31 +64,31 @@ pub struct Inode {
     /// `S_IFMT` bits.
     pub kind: u32,
     fd: OwnedFd,
-    /// See [`IoMode`]; held while an open or release decides.
+    /// See [`IoMode`]. Locked while an open or a release decides the mode.
     pub io: Mutex<IoMode>,
     /// Signalled when `io` becomes `Closed`.
     pub io_closed: Condvar,
-    /// `NO_SETID | NO_CAPS` once a write has checked; anything that may bring them back clears it.
+    /// Those of `NO_SETID | NO_CAPS` that a write has found to hold. Cleared by anything that may bring privileges
+    /// back.
     unprivileged: AtomicU8,
-    /// Those of `NO_SETID | NO_CAPS` that writers had to care for since the last look: see
-    /// [`Inode::take_written`].
+    /// Those of `NO_SETID | NO_CAPS` that writers had to ensure since the last check: see [`Inode::take_written`].
     written: AtomicU8,
-    /// Incremented with each change that may bring privileges back, so that a check in progress
-    /// does not record an answer that is out of date.
+    /// Incremented with each change that may bring privileges back, so that a check in progress does not
+    /// record an outdated result.
     privilege_changes: AtomicU64,
-    /// The last name is gone: what the log holds is dropped with the last reference.
+    /// The last name is gone: what the log holds of the file is dropped with the last reference.
     unlinked: AtomicBool,
-    /// The backing has made this file's existence durable since this node is known.
+    /// The backing has made the existence of this file durable since this node was created.
     synced: AtomicBool,
-    /// The time of the last change that was shown.
+    /// The ctime that was shown last.
     pub changed: Changed,
-    /// Of a directory: which directories at and above it have policies for new files.
+    /// For a directory: the directories at and above it that have policies for new files.
     pub climbed: Mutex<Option<Climbed>>,
-    /// Of a file: what its attributes said when an open listed them last.
+    /// For a file: what its attributes said when an open last listed them.
     pub learned: Mutex<Option<Learned>>,
-    /// Of a file: those that the kernel keeps for mappings.
+    /// For a file: the pages that the kernel keeps for mappings.
     pub pages: Pages,
-    /// Of a file: where the kernel believes that it ends.
+    /// For a file: the size that the kernel believes it to have.
     pub kernel_size: KernelSize,
     /// See [`Inode::keep_no_attributes`].
     unkept: Mutex<bool>,
@@ -119,11 +117,11 @@ impl Inode {
         }
     }
 
-    /// While the file is open here the kernel keeps no attributes of it (see `Overlay::ttl`). Calls
-    /// `drop_attributes` for those that it has from before, once: when this returns they are gone,
-    /// whoever has done it. To do it at every open would do harm: the kernel discards an answer
-    /// about attributes that is on its way meanwhile, and an `lseek` to the end that has asked for it
-    /// takes the size from before.
+    /// While the file is open here the kernel caches no attributes of it (see `Overlay::ttl`). For the
+    /// attributes that it has from before, `drop_attributes` is called once: they are gone when this returns,
+    /// whichever caller has triggered it. It must not be called at every open: the kernel discards an answer
+    /// about attributes that is on its way meanwhile, and an `lseek` to the end of the file that has asked
+    /// for it uses the old size.
     pub fn keep_no_attributes(&self, drop_attributes: impl FnOnce()) {
         let mut unkept = self.unkept.lock();
         if !*unkept {
@@ -132,7 +130,7 @@ impl Inode {
         }
     }
 
-    /// The last handle is closed.
+    /// Must be called when the last handle was closed.
     fn keep_attributes(&self) {
         *self.unkept.lock() = false;
     }
@@ -149,12 +147,12 @@ impl Inode {
         self.kind == libc::S_IFDIR
     }
 
-    /// Tells two files apart that had the same number; the kernel keeps 31 bits of it.
+    /// Distinguishes two files that had the same node number one after the other; the kernel keeps 31 bits of it.
     pub fn generation(&self) -> u64 {
         (self.id.birth ^ (self.id.birth >> 31)) & 0x7fff_ffff
     }
 
-    /// True when a write need not look for `bits`.
+    /// True if a write need not check for `bits`.
     pub fn lacks(&self, bits: u8) -> bool {
         self.unprivileged.load(Ordering::Acquire) & bits == bits
     }
@@ -163,7 +161,7 @@ impl Inode {
         self.privilege_changes.load(Ordering::Acquire)
     }
 
-    /// Records that `bits` are not there, unless something changed since `seen`.
+    /// Records that `bits` are absent, unless there was a privilege change since `seen`.
     pub fn note_lack(&self, bits: u8, seen: u64) {
         self.unprivileged.fetch_or(bits, Ordering::AcqRel);
         if self.privilege_changes() != seen {
@@ -171,14 +169,14 @@ impl Inode {
         }
     }
 
-    /// A chmod, chown or attribute change may have set privileges; also at each open for writing,
-    /// as the backing has other clients.
+    /// Must be called when a chmod, chown or attribute change may have set privileges, and at each open for
+    /// writing, because the backing has other clients.
     pub fn privileges_may_have_changed(&self) {
         self.privilege_changes.fetch_add(1, Ordering::AcqRel);
         self.unprivileged.store(0, Ordering::Release);
     }
 
-    /// A caller that must not leave `bits` standing is about to write.
+    /// Must be called when a caller is about to write that has to ensure `bits`.
     pub fn note_written(&self, bits: u8) {
         if self.written.load(Ordering::Acquire) & bits != bits {
             self.written.fetch_or(bits, Ordering::AcqRel);
@@ -189,8 +187,8 @@ impl Inode {
         self.written.load(Ordering::Acquire) != 0
     }
 
-    /// What such writers had to care for until now. Another node may have set privileges since a
-    /// write looked for them last, so the caller that takes this looks again.
+    /// Takes the bits that such writers had to ensure until now. Another node may have set privileges since a
+    /// write last checked for them, so the caller checks again.
     pub fn take_written(&self) -> u8 {
         self.written.swap(0, Ordering::AcqRel)
     }

@@ -1,36 +1,36 @@
-//! What is known of the pages that the kernel keeps for mappings of a file.
+//! Keeps track of the pages that the kernel has cached for mappings of a file.
 //!
-//! Files here are read past the page cache; only mappings bring pages into it, and the kernel asks
-//! for those without naming a lock owner. What this node changes, the kernel drops or changes by
-//! itself. What others change it does not know: at a sync point the pages must go if anything may have changed below
+//! Files here are read past the page cache. Only mappings bring pages into it, and the kernel requests those
+//! without naming a lock owner. Pages that this node changes the kernel drops or updates itself. It does not
+//! know about changes of other nodes: at a sync point the pages must go if anything may have changed below
 //! them since they were read.
 //!
-//! # Which sync point needs to drop them
-//! Each notes the state of the file ([`State`]) before it drops pages. If the next one finds the
-//! same, nothing has changed between the two, and every page that was read meanwhile is as it
-//! would be read now.
+//! # Which sync point needs to drop pages
+//! Each sync point that drops pages notes the state of the file ([`State`]) before it does. If the next sync
+//! point finds the same state, nothing has changed between the two, and every page that was read meanwhile is
+//! as it would be read now.
 //!
-//! A page that is asked for is marked before it is planned, and marks go before pages do. So a
-//! sync point that finds no mark came before the plan, which then sees what the sync point saw; and
-//! a page whose mark was taken away is still in the kernel's hands, and is waited for there. Who comes to
-//! a sync point while another one drops pages finds no mark, and waits for the end of that all the same.
+//! A requested page is marked before its read is planned, and marks are removed before pages are dropped. So a sync
+//! point that finds no mark came before the plan, and the plan sees what the sync point saw. A page whose mark was
+//! removed is still in the kernel's hands, and the drop waits for it there. A request that comes to a sync point
+//! while another one drops pages finds no mark, but still waits until that drop has ended.
 
 use layout_index::Version;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between two looks whether the caller of a request that waits is still there.
+/// Time between two checks whether the caller of a waiting request is still there.
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
-/// Everything that can change what a mapping of the file shows, but for changes of this node.
+/// Everything that can change what a mapping of the file shows, except changes of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Of the canonical file.
+    /// Version of the canonical file.
     pub version: Version,
-    /// How often something new was heard of other nodes.
+    /// Changes each time this node learns something new about other nodes' data of the file.
     pub news: u64,
-    /// Later changes of the canonical file show in its version.
+    /// True if every later change of the canonical file will change its version.
     pub is_final: bool,
 }
 
@@ -41,21 +41,22 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// A page is about to be read.
+    /// Must be called when a page is about to be read.
     pub fn mark(&self) {
         if !self.some.load(Ordering::SeqCst) {
             self.some.store(true, Ordering::SeqCst);
         }
     }
 
-    /// The kernel has none, and nobody is dropping any. Never waits.
+    /// True if the kernel has no pages, and no request is dropping any. Never waits.
     pub fn are_none(&self) -> bool {
         let last = self.last.try_lock();
         last.is_some_and(|_| !self.some.load(Ordering::SeqCst))
     }
 
-    /// The file is refreshed; afterwards the kernel has no page from before. `drop_pages` may wait, and so may
-    /// each request that comes to this sync point meanwhile, for as long as `goes_on` says.
+    /// Called after the file was refreshed. When it returns the kernel has no page that is older than
+    /// that. `drop_pages` may wait, and so may each request that comes to this sync point meanwhile, as
+    /// long as `goes_on` is true.
     pub fn sync_point<E>(
         &self,
         state: impl FnOnce() -> Result<State, E>,
@@ -98,7 +99,7 @@ mod tests {
         }
     }
 
-    /// How often pages were dropped at a sync point that found `state`.
+    /// How often pages are dropped at a sync point that finds `state`.
     fn drops(pages: &Pages, state: State) -> usize {
         let dropped = Cell::new(0);
         let drop_pages = || {
@@ -111,7 +112,7 @@ mod tests {
         dropped.get()
     }
 
-    /// S2.14: pages that may be older than the sync point go, others stay.
+    /// S2.14: pages that may be older than the sync point are dropped, others stay.
     #[test]
     fn pages_go_when_something_may_have_changed_below_them() {
         let pages = Pages::default();
@@ -130,9 +131,9 @@ mod tests {
         assert_eq!(drops(&pages, state(2, true)), 1);
     }
 
-    /// S2.14 holds for whoever comes to a sync point while another's drops the pages.
+    /// S2.14 also holds for a request that comes to a sync point while another one drops the pages.
     #[test]
-    fn nobody_passes_while_pages_are_being_dropped() {
+    fn no_caller_passes_while_pages_are_being_dropped() {
         let pages = Pages::default();
         pages.mark();
         let dropped = AtomicBool::new(false);

@@ -1,23 +1,25 @@
-//! Whose descriptors are in use. One user must not take those of all: a user gets one more while more are free
-//! than the user has (alone a half, two users a third each, and so on), so that a user without any finds one, whatever
-//! others do. All users together leave an eighth to root, which could not inspect the mount otherwise.
+//! How many descriptors each user may use. One user must not take the descriptors of all: a user gets one
+//! more while more are free than the user has (one user alone gets half of them, two users a third each, and
+//! so on), so that a user without any finds one, whatever other users do. All users together leave an eighth
+//! to root, which could not inspect the mount otherwise.
 
 use std::collections::HashMap;
 
-/// How many descriptors there are for what.
+/// Limits of the number of descriptors, by purpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// No new node when nodes and handles together have this many descriptors.
+    /// New nodes are refused when nodes and handles together have this many descriptors.
     pub nodes: usize,
-    /// No new handle either.
+    /// New handles are refused when nodes and handles together have this many descriptors.
     pub handles: usize,
-    /// What users share, whatever for: handles must not take what root needs for nodes.
+    /// Number of descriptors that users share, for whatever purpose: handles must not take those that root needs
+    /// for nodes.
     pub users: usize,
 }
 
 impl Limits {
-    /// `descriptors` is all that the process may have open. Some are left for the store, the
-    /// drain and whatever a request opens for a moment.
+    /// `descriptors` is how many the process may have open. Some are reserved for the store, the drain and
+    /// files that a request opens for a moment.
     pub fn of(descriptors: usize) -> Self {
         let kept = (descriptors / 2).min(4096);
         let nodes = descriptors - kept;
@@ -29,8 +31,8 @@ impl Limits {
     }
 }
 
-/// Descriptors in use, by user: of nodes that the user looked up first, of handles that the user
-/// opened, and of locks that the user asked for.
+/// Descriptors in use, by user: for nodes that the user looked up first, for handles that the user opened,
+/// and for locks that the user asked for.
 #[derive(Default)]
 pub(super) struct Shares(HashMap<u32, usize>);
 
@@ -39,8 +41,8 @@ impl Shares {
         self.0.get(&uid).copied().unwrap_or(0)
     }
 
-    /// How many the user may have while others have what they have, if `in_use` of `users` are taken. `None`: root, and
-    /// a user whose own daemon this is, may have all.
+    /// How many descriptors the user may have while other users keep theirs, if `in_use` of `users` are
+    /// taken. `None` for root and for the daemon's own user, which may have all.
     pub fn most(&self, uid: u32, in_use: usize, users: usize) -> Option<usize> {
         if is_trusted(uid) {
             return None;
@@ -49,8 +51,8 @@ impl Shares {
         Some(users.saturating_sub(others).div_ceil(2))
     }
 
-    /// The user may have one more when `in_use` are taken: of `most` for this purpose, and of `users` that all
-    /// users share.
+    /// True if the user may have one more when `in_use` are taken: of `most` for this purpose, and of
+    /// `users` that all users share.
     pub fn allow(&self, uid: u32, in_use: usize, most: usize, users: usize) -> bool {
         let share = self.most(uid, in_use, users);
         in_use < most && share.is_none_or(|share| self.of(uid) < share)
@@ -78,7 +80,7 @@ fn is_trusted(uid: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Gives `uid` as many as it can have.
+    /// Gives `uid` as many descriptors as it can have.
     fn fill(shares: &mut Shares, uid: u32, in_use: &mut usize, most: usize, users: usize) {
         while shares.allow(uid, *in_use, most, users) {
             shares.take(uid);
@@ -86,7 +88,7 @@ mod tests {
         }
     }
 
-    /// S8.14: a user without any gets one, and root has some left.
+    /// S8.14: a user without descriptors gets one, and root has some left.
     #[test]
     fn users_leave_room_for_others_and_all_leave_some_for_root() {
         let mut shares = Shares::default();
@@ -96,7 +98,7 @@ mod tests {
             assert_eq!(shares.of(uid), want);
         }
         assert!(shares.allow(0, in_use, 800, 700));
-        // As they come: each gets one after the other.
+        // Now the users take descriptors in turns, one each.
         let mut shares = Shares::default();
         let mut in_use = 0;
         let users = [1000, 1001, 1002, 1003, 1004, 1005];
@@ -118,7 +120,8 @@ mod tests {
         assert!(!shares.allow(1006, in_use, 800, 700));
     }
 
-    /// S8.14: what users open and lock leaves root what it needs to look at files, however few there are.
+    /// S8.14: what users open and lock leaves root the descriptors that it needs to look at
+    /// files, however few there are.
     #[test]
     fn handles_leave_nodes_to_root() {
         for descriptors in [64, 1024, 8192, 20_000, 1 << 20] {

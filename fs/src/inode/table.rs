@@ -1,5 +1,5 @@
-//! Node number to node, and who still refers to it. One lock for all of it: every change is a few
-//! map operations, and the data path does not come here.
+//! Maps node numbers to nodes, and counts the references to each. One lock protects all of it: every change
+//! is a few map operations, and the data path does not use the table.
 
 use super::Inode;
 use super::shares::{Limits, Shares};
@@ -13,12 +13,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Numbers from here on are given to files whose own number is taken: 1, which FUSE needs for
-/// the root, or a number that the backing reused although it was held.
+/// Numbers from here on are given to files whose own number is taken: 1, which FUSE needs for the root, or a
+/// number that the backing reused although it was held.
 const SPARE: u64 = 1 << 62;
 
-/// The kernel is asked at most this often to let files go, unless many were looked up since.
+/// The kernel is asked to forget files at most this often, unless many were looked up since.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a lookup waits when nearly no descriptor is left for its user.
+const LONGEST_DELAY: Duration = Duration::from_millis(40);
 
 pub struct InodeTable {
     inner: Mutex<Inner>,
@@ -28,28 +31,28 @@ struct Inner {
     nodes: HashMap<u64, Entry>,
     by_id: HashMap<FileId, u64>,
     spare: u64,
-    /// Of all nodes together: each has a descriptor of its own.
+    /// Number of handles of all nodes together: each has a descriptor of its own.
     handles: usize,
-    /// Of those and of nodes, by user.
+    /// Descriptors of handles and nodes, by user.
     shares: Shares,
     limits: Limits,
-    /// Undrained data keeps no descriptor that is wanted: the drain opens the file by its handle.
+    /// Files can be opened by handle, so undrained data need not keep a descriptor that is needed elsewhere.
     reopens: bool,
-    /// Counts lookups: what is older has a smaller number.
+    /// Counts lookups: a smaller number is older.
     clock: u64,
-    /// When the kernel was last asked to let files go (of a user, or of all), and how many descriptors
-    /// were in use.
+    /// When the kernel was last asked to forget files (of one user, or of all), and how many
+    /// descriptors were in use then.
     asked: HashMap<Option<u32>, (Instant, usize)>,
 }
 
-/// Where a file was found: the kernel drops what it knows of it when told parent and name.
+/// Where a file was found. The kernel drops what it knows of an entry when told its parent and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub parent: u64,
     pub name: CString,
 }
 
-/// Why there is no handle to be had.
+/// Why no handle can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHandle {
     /// The node is not known (any more).
@@ -62,9 +65,9 @@ struct Entry {
     inode: Arc<Inode>,
     lookups: u64,
     handles: u64,
-    /// Undrained data: the drain will want the descriptor.
+    /// The file has undrained data: the drain will need the descriptor.
     dirty: bool,
-    /// As of the last lookup.
+    /// Where the last lookup found it.
     place: Option<Place>,
     used: u64,
     /// The user that looked it up first: its descriptor counts in that user's share.
@@ -77,7 +80,7 @@ impl Entry {
         self.lookups == 0 && self.handles == 0 && !kept && self.inode.node != ROOT
     }
 
-    /// Only the kernel's memory keeps it.
+    /// True if only the kernel's cache keeps the entry.
     fn is_idle(&self, keep_dirty: bool) -> bool {
         let kept = self.dirty && keep_dirty;
         self.handles == 0 && !kept && !self.inode.is_dir() && self.place.is_some()
@@ -89,22 +92,23 @@ impl Inner {
         self.nodes.len() + self.handles
     }
 
-    /// The user may have one more descriptor for something of which there may be `most`.
+    /// True if the user may have one more descriptor for a purpose that may use `most`.
     fn allows(&self, uid: u32, most: usize) -> bool {
         let users = self.limits.users;
         self.shares.allow(uid, self.in_use(), most, users)
     }
 
-    /// While there are descriptors enough, a dirty file keeps its own: then it is found at once, and its
-    /// name is known after a rename. Without it a file is opened by its handle, or else by the path that it had, and
-    /// searched for if it was renamed: so it gives its descriptor back later where handles lead nowhere.
+    /// True if dirty files keep their descriptors. While there are enough descriptors, a dirty file keeps its
+    /// own: then it is found at once, and its name is known after a rename. Without it a file is opened by
+    /// its handle, or else by the path that it had, and searched for if it was renamed. So where files cannot
+    /// be opened by handle, they keep their descriptors for longer.
     fn keeps_dirty(&self) -> bool {
         let share = if self.reopens { 8 } else { 4 };
         self.in_use() < self.limits.nodes / share
     }
 
-    /// Whose descriptors are short (this user's, or all), how many these are, and how many they should
-    /// be.
+    /// Returns whose descriptors are short (this user's, or everyone's), how many of them are in use, and to
+    /// how many that should be reduced.
     fn shortage(&self, uid: u32) -> Option<(Option<u32>, usize, usize)> {
         let (all, most) = (self.in_use(), self.limits.nodes);
         let own = self.shares.of(uid);
@@ -116,7 +120,7 @@ impl Inner {
         }
     }
 
-    /// Takes the entry out if nothing refers to it.
+    /// Removes and returns the node if nothing refers to it.
     fn reap(&mut self, node: u64) -> Option<Arc<Inode>> {
         let keep_dirty = self.keeps_dirty();
         if !self.nodes.get(&node)?.is_unused(keep_dirty) {
@@ -131,7 +135,7 @@ impl Inner {
 
 impl InodeTable {
     /// `descriptors` is how many files the process may have open.
-    pub fn new(root: OwnedFd, it: &Identified, descriptors: usize) -> Self {
+    pub fn new(root: OwnedFd, it: &Identified, descriptors: usize, reopens: bool) -> Self {
         let root = Arc::new(Inode::new(ROOT, root, it));
         let mut nodes = HashMap::new();
         let by_id = HashMap::from([(root.id, ROOT)]);
@@ -155,7 +159,7 @@ impl InodeTable {
                 handles: 0,
                 shares: Shares::default(),
                 limits: Limits::of(descriptors),
-                reopens: false,
+                reopens,
                 clock: 0,
                 asked: HashMap::new(),
             }),
@@ -166,12 +170,7 @@ impl InodeTable {
         self.inner.lock().limits = Limits::of(descriptors);
     }
 
-    /// The backing opens files by handle, whatever their names are by now.
-    pub fn set_reopens(&self, reopens: bool) {
-        self.inner.lock().reopens = reopens;
-    }
-
-    /// A new node of this user would be taken in now.
+    /// True if a new node of this user would be accepted now.
     pub fn has_room(&self, uid: u32) -> bool {
         let inner = self.inner.lock();
         inner.allows(uid, inner.limits.nodes)
@@ -182,7 +181,7 @@ impl InodeTable {
         inner.nodes.get(&node).map(|e| e.inode.clone())
     }
 
-    /// Where the node was found last.
+    /// Where the last lookup found the node.
     pub fn place_of(&self, node: u64) -> Option<Place> {
         self.inner.lock().nodes.get(&node)?.place.clone()
     }
@@ -193,8 +192,8 @@ impl InodeTable {
         inner.nodes.get(node).map(|e| e.inode.clone())
     }
 
-    /// One more lookup of the file that `fd` stands for. A known file keeps its node, and `fd` is
-    /// closed; for an unknown one there may be no room for this user, and `None` says so.
+    /// Counts one more lookup of the file that `fd` stands for. A known file keeps its node, and `fd` is
+    /// closed; for an unknown file `None` means that there is no room for this user.
     pub fn remember(
         &self,
         fd: OwnedFd,
@@ -243,10 +242,10 @@ impl InodeTable {
         Some(inode)
     }
 
-    /// When three quarters of the descriptors are in use, or half of those that this user may have: the
-    /// files (of all users, or of this one) that were not looked up for the longest time and that
-    /// nothing but the kernel's memory keeps, enough of them to get to one half, or to a quarter.
-    /// Empty otherwise, and when the kernel was asked a moment ago.
+    /// Files that the kernel should forget, if three quarters of the descriptors are in use, or half of those
+    /// that this user may have. They are the files (of all users, or of this one) that were not looked up for
+    /// the longest time and that only the kernel's cache keeps, enough of them to get to one half, or to a
+    /// quarter. Empty otherwise, and if the kernel was asked a moment ago.
     pub fn idle_files(&self, uid: u32) -> Vec<Place> {
         let (mut idle, surplus) = {
             let mut inner = self.inner.lock();
@@ -281,7 +280,18 @@ impl InodeTable {
             .collect()
     }
 
-    /// The kernel gives back `count` lookups. The node comes back when it was the last reference.
+    /// How long a lookup by this user is held back while descriptors are short: nothing until seven eighths are in use,
+    /// then the more the fewer are left. A walk finds files faster than the kernel lets go of those that it was
+    /// asked for, which it can do only between two lookups in their directory.
+    pub fn lookup_delay(&self, uid: u32) -> Duration {
+        let inner = self.inner.lock();
+        let (all, most) = (inner.in_use(), inner.limits.nodes);
+        let share = inner.shares.most(uid, all, inner.limits.users);
+        let of_user = share.map_or(0.0, |share| scarcity(inner.shares.of(uid), share));
+        LONGEST_DELAY.mul_f64(scarcity(all, most).max(of_user).powi(2))
+    }
+
+    /// The kernel gives back `count` lookups. Returns the node if that was the last reference.
     pub fn forget(&self, node: u64, count: u64) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
         let entry = inner.nodes.get_mut(&node)?;
@@ -302,7 +312,7 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Takes out dirty files that only their undrained data keeps, when descriptors are wanted.
+    /// Removes and returns dirty files that only their undrained data keeps, if descriptors are short.
     pub fn spare_dirty(&self) -> Vec<Arc<Inode>> {
         let mut inner = self.inner.lock();
         if inner.keeps_dirty() {
@@ -317,7 +327,7 @@ impl InodeTable {
         spare.iter().filter_map(|node| inner.reap(*node)).collect()
     }
 
-    /// Something on this node has it open.
+    /// True if a process of this node has the file open.
     pub fn is_open(&self, node: u64) -> bool {
         let inner = self.inner.lock();
         inner
@@ -326,7 +336,7 @@ impl InodeTable {
             .is_some_and(|entry| entry.handles > 0)
     }
 
-    /// The node comes back when this was the last reference.
+    /// Returns the node if this was the last reference.
     pub fn remove_handle(&self, node: u64, uid: u32) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
         let entry = inner.nodes.get_mut(&node)?;
@@ -341,8 +351,9 @@ impl InodeTable {
         inner.reap(node)
     }
 
-    /// Keeps the node while `is_dirty` says so; asked under the lock, so that a file that becomes
-    /// dirty again meanwhile is not let go by whoever saw it clean.
+    /// Keeps the node while `is_dirty` is true, and returns it if this was the last reference. `is_dirty`
+    /// is called under the lock, so that a file that becomes dirty again meanwhile is not let go by a
+    /// caller that saw it clean.
     pub fn keep_while(&self, id: &FileId, is_dirty: impl FnOnce() -> bool) -> Option<Arc<Inode>> {
         let mut inner = self.inner.lock();
         let node = *inner.by_id.get(id)?;
@@ -354,6 +365,12 @@ impl InodeTable {
     pub fn len(&self) -> usize {
         self.inner.lock().nodes.len()
     }
+}
+
+/// 0 while less than seven eighths of `most` are in use, 1 when all are.
+fn scarcity(in_use: usize, most: usize) -> f64 {
+    let used = in_use as f64 / most.max(1) as f64;
+    (8.0 * used - 7.0).clamp(0.0, 1.0)
 }
 
 #[cfg(test)]

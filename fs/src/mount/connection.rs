@@ -1,14 +1,14 @@
-//! Ending a FUSE connection from outside: the kernel answers every request of it with an error from
-//! then on, and the daemon's event loops end.
+//! Ends a FUSE connection from outside: from then on the kernel answers every request with an error, and the
+//! daemon's event loops end.
 //!
 //! # Why
-//! A mount that is gone from the daemon's mount namespace lives on while another namespace has a copy
-//! of it, which any user can arrange. The kernel ends the session with the last copy only. An aborted
-//! connection acknowledges nothing more, so the store can be closed behind it.
+//! A mount that is gone from the daemon's mount namespace lives on while another namespace has a copy of it,
+//! which any user can arrange. The kernel ends the session only with the last copy. After the connection has
+//! been aborted nothing more is acknowledged, so the store can be closed.
 //!
 //! # Permissions
-//! The kernel lets the mount's user and root write `abort` in fusectl. Where fusectl is not mounted,
-//! root makes an instance of it that no namespace sees; others must end the process that serves the
+//! The kernel lets the mount's user and root write to `abort` in fusectl. Where fusectl is not mounted, root
+//! makes an instance of it that no namespace sees; other users must end the process that serves the
 //! connection, which has the same effect.
 
 use nix::errno::Errno;
@@ -32,7 +32,7 @@ pub fn abort_connection(device: u64) -> io::Result<()> {
     (&file).write_all(b"1")
 }
 
-/// Opens a file of fusectl that is mounted nowhere.
+/// Opens a file of a fusectl instance that is mounted nowhere.
 fn open_unmounted(name: &str) -> io::Result<File> {
     let name = CString::new(name)?;
     let context = open_context(c"fusectl")?;
@@ -66,7 +66,7 @@ fn create(context: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// `fsmount(2)`: a mount that is attached to no tree and goes with its descriptor.
+/// `fsmount(2)`: a mount that is attached to no tree and ends when its descriptor is closed.
 fn mount_context(context: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const FSMOUNT_CLOEXEC: libc::c_uint = 1;
     // SAFETY: numbers and an open descriptor only.
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_not_there_is_an_error() {
-        // The numbers of anonymous devices begin at 1 and are 20 bits long.
+        // Device numbers of anonymous file systems start at 1 and have 20 bits.
         assert!(abort_connection(libc::makedev(0, (1 << 20) - 1)).is_err());
     }
 }

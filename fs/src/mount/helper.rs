@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 const HELPER: &str = "fusermount3";
 
-/// Lets the helper mount, and takes the device from it.
+/// Mounts through the helper, and receives the device from it.
 pub fn mount(mountpoint: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let theirs_fd = theirs.as_raw_fd();
@@ -42,7 +42,7 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     device
 }
 
-/// Unmounts; true when the helper says that it did.
+/// Runs the helper to unmount, and returns its exit status and output.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<Output> {
     let mut command = Command::new(HELPER);
     command.arg("-u");
@@ -69,7 +69,7 @@ fn missing(e: io::Error) -> io::Error {
 
 fn option_string(options: &MountOptions) -> String {
     let mut list = vec![
-        // A comma would begin another option.
+        // A comma would start another option.
         format!("fsname={}", options.fsname.replace([',', '\\'], "_")),
         "subtype=forebay".into(),
         "default_permissions".into(),
@@ -98,7 +98,7 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
         if let ControlMessageOwned::ScmRights(fds) = control
             && let Some(fd) = fds.first()
         {
-            // SAFETY: the kernel has just installed it for us, and nobody else knows it.
+            // SAFETY: the kernel has just installed this descriptor for us, and nothing else owns it.
             return Ok(unsafe { OwnedFd::from_raw_fd(*fd) });
         }
     }

@@ -1,32 +1,32 @@
-//! Making the kernel drop the pages it keeps for mappings of a file.
+//! Makes the kernel drop the pages that it keeps for mappings of a file.
 //!
 //! # Why another process does it
-//! Whoever drops a page waits until nobody reads it any more, and cannot be killed while it waits.
-//! The reader waits for this daemon. A daemon that dropped pages by itself, and were killed in it,
-//! could not end before the read had its answer, and the read would have none before the daemon has ended.
-//! So a small process of its own does it, forked before there are threads. It holds neither the
-//! FUSE device nor a file of the mount: if the daemon is killed the kernel ends all requests, and
-//! with them that process's wait. It ends when the daemon's end of their socket is closed.
+//! A thread that drops a page waits until the page is not being read any more, and cannot be killed while it
+//! waits. The read waits for this daemon. If the daemon dropped pages itself and were killed meanwhile, it
+//! could not end before the read had its answer, and the read would get no answer before the daemon has
+//! ended. So a small separate process does it, forked before there are threads. It holds neither the FUSE
+//! device nor a file of the mount: if the daemon is killed, the kernel ends all requests, and with them the
+//! wait of that process. The process ends when the daemon's end of their socket is closed.
 //!
 //! # How
-//! It opens the file and closes it again: the kernel drops all pages of a file that is opened without
-//! leave to keep them, which no open here gives. Pages that were changed through a mapping are written
-//! before they go. The file is opened by the handle that the kernel itself would make of its node, so
-//! that neither names nor a removed file matter; that takes `CAP_DAC_READ_SEARCH`, the only thing that the helper keeps
-//! of root's rights. It answers before it closes the file: on older kernels (6.12) a close waits for an fsync that is under
-//! way, and an fsync may be what waits for the answer.
+//! The helper opens the file and closes it again: the kernel drops all pages of a file when it is opened, unless
+//! the answer to the open tells it to keep them, which no answer here does. Pages that were changed through a
+//! mapping are written before they are dropped. The file is opened by the handle that the kernel itself would make
+//! of its node, so that neither renames nor removal matter; this takes `CAP_DAC_READ_SEARCH`, the only one of
+//! root's rights that the helper keeps. It answers before it closes the file: on older kernels (6.12) a close waits
+//! for an fsync that is under way, and an fsync may be what waits for the answer.
 //!
-//! Where only the kernel's idea of the size is old, it asks for the file's attributes through a descriptor that opens
-//! nothing (`O_PATH`), which is allowed beside handles of any kind.
+//! Where only the size that the kernel knows is out of date, the helper asks for the file's attributes through an
+//! `O_PATH` descriptor. Such a descriptor opens nothing, so it is allowed beside handles of any kind.
 //!
 //! # Crash behaviour
-//! Nothing is kept. If the helper is gone, whoever needs it gets an error: pages that are older than
-//! a sync point must not pass for new.
+//! Nothing is stored. If the helper is gone, requests that need it get an error: pages that are older than a
+//! sync point must not be taken for new ones.
 
 use crate::backing::{creds, sys};
 use crate::inode::Inode;
 use crate::ops::PageDrop;
-use crate::places;
+use crate::requests::executor;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::wait::waitpid;
@@ -43,18 +43,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// The kernel's `FILEID_INO64_GEN`: what FUSE makes its handles of.
+/// The kernel's `FILEID_INO64_GEN`, the type of FUSE's file handles.
 const NODE_AND_GENERATION: i32 = 0x81;
 
-/// Pages that are being read are waited for, and those that were changed are written.
+/// How long the helper may take: it waits for pages that are being read, and writes those that were changed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Between two looks whether the caller of a request that waits is still there.
+/// Time between two checks whether the caller of a waiting request is still there.
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 type Answers = HashMap<u64, SyncSender<i32>>;
 
-/// What the helper is to do with a file.
+/// The task of the helper for a file.
 #[derive(Clone, Copy)]
 enum Errand {
     DropPages = 0,
@@ -66,7 +66,7 @@ pub struct PageDropper {
     helper: Pid,
     socket: OwnedFd,
     last: AtomicU64,
-    /// Who waits for what; `None` once the helper is gone.
+    /// The requests that wait for an answer, by number; `None` once the helper is gone.
     answers: Mutex<Option<Answers>>,
 }
 
@@ -76,8 +76,8 @@ impl PageDropper {
     pub fn start(mountpoint: &Path) -> io::Result<Self> {
         let mountpoint = mountpoint.canonicalize()?;
         let (ours, theirs) = pair()?;
-        // SAFETY: no other thread exists yet (the caller's promise), so the child may go on as an
-        // ordinary process.
+        // SAFETY: no other thread exists yet (the caller guarantees it), so the child may
+        // continue as an ordinary process.
         match unsafe { fork() }? {
             ForkResult::Child => {
                 let ended = detach(theirs).and_then(|()| serve(mountpoint));
@@ -93,7 +93,7 @@ impl PageDropper {
         }
     }
 
-    /// Listens to the helper. `device` is the number of the mounted file system.
+    /// Starts to listen to the helper's answers. `device` is the device number of the mounted file system.
     pub(super) fn attach(self, device: u64) -> io::Result<Attached> {
         let dropper = Arc::new(self);
         let listener = dropper.clone();
@@ -115,11 +115,11 @@ impl PageDropper {
                 ended => break ended.map(|_| ()),
             };
             let asker = self.with_answers(|answers| answers.remove(&id));
-            // Who has given up waiting does not want to know.
+            // The send fails if the request has given up waiting.
             if let Ok(Some(asker)) = asker
                 && asker.try_send(errno).is_err()
             {
-                tracing::debug!(id, "nobody waits for these pages any more");
+                tracing::debug!(id, "the caller of these pages is gone");
             }
         };
         tracing::error!(
@@ -129,7 +129,7 @@ impl PageDropper {
         );
         *self.answers.lock() = None;
         if let Err(error) = waitpid(self.helper, None) {
-            tracing::debug!(%error, "it was nobody's child");
+            tracing::debug!(%error, "the helper had already been reaped");
         }
     }
 
@@ -144,9 +144,9 @@ impl PageDropper {
 pub(super) struct Attached {
     dropper: Arc<PageDropper>,
     device: u64,
-    /// What the helper is at.
+    /// Number of requests that the helper is working on.
     asked: AtomicUsize,
-    /// Nobody may open files by handle here: a container, most likely.
+    /// The process may not open files by handle here, most likely because it runs in a container.
     refused: AtomicBool,
 }
 
@@ -193,7 +193,7 @@ impl Attached {
         self.dropper
             .with_answers(|answers| answers.insert(id, sender))?;
         let ask = [id, self.device, node, generation, errand as u64];
-        // A helper that does not even listen is not waited for.
+        // The message is not sent to a helper whose socket is full: it does not even listen.
         let told = tell(self.dropper.socket.as_fd(), ask, MsgFlags::MSG_DONTWAIT);
         let answered = told.and_then(|()| wait_for(&answer));
         match answered {
@@ -207,14 +207,14 @@ impl Attached {
     }
 }
 
-/// Until the helper answers, the caller of the request is killed, or it takes too long.
+/// Waits until the helper answers, the caller of the request is killed, or it takes too long.
 fn wait_for(answer: &Receiver<i32>) -> io::Result<i32> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match answer.recv_timeout(WAIT_STEP) {
             Ok(errno) => return Ok(errno),
             Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {
-                if !places::goes_on() {
+                if !executor::may_keep_waiting() {
                     return Err(io::Error::from_raw_os_error(libc::EINTR));
                 }
             }
@@ -228,12 +228,12 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(unix, whole, None, SockFlag::SOCK_CLOEXEC)?)
 }
 
-/// What the two say to each other, as words. Both are the same program.
+/// Encodes a message between the two processes as native words: both are the same program.
 fn encode<const WORDS: usize>(words: [u64; WORDS]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// `None` when the other side is gone.
+/// `None` when the other end is closed.
 fn receive<const WORDS: usize>(socket: BorrowedFd<'_>) -> io::Result<Option<[u64; WORDS]>> {
     let mut bytes = [0; 64];
     let got = loop {
@@ -261,14 +261,14 @@ fn tell<const WORDS: usize>(
     Ok(())
 }
 
-/// The helper's side: lets go of all that it has from the daemon but its socket, which becomes
-/// standard input. Whoever waits for the end of a pipe of the daemon's must not wait for the helper's.
+/// In the helper: closes everything that it has inherited from the daemon except its socket, which becomes standard
+/// input. A process that waits for the end of one of the daemon's pipes must not wait for the helper as well.
 fn detach(socket: OwnedFd) -> io::Result<()> {
     let null = File::options().write(true).open("/dev/null")?;
     nix::unistd::dup2_stdout(&null)?;
     nix::unistd::dup2_stderr(&null)?;
     nix::unistd::dup2_stdin(&socket)?;
-    // They are closed with the rest.
+    // `close_range` below closes these two with the rest.
     let _ = (null.into_raw_fd(), socket.into_raw_fd());
     // SAFETY: nothing in this process uses a descriptor above the first three from here on.
     if unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } != 0 {
@@ -279,7 +279,7 @@ fn detach(socket: OwnedFd) -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Until the daemon is gone.
+/// In the helper: serves requests until the daemon is gone.
 fn serve(mountpoint: PathBuf) -> io::Result<()> {
     let socket = io::stdin();
     let mountpoint = Arc::new(mountpoint);
@@ -296,7 +296,7 @@ fn serve(mountpoint: PathBuf) -> io::Result<()> {
             }
             Err(e) => answer(id, e.raw_os_error().unwrap_or(libc::EIO)),
         };
-        // A file whose pages cannot be dropped for a while holds up no other.
+        // Each file has a thread, so that a file whose pages cannot be dropped for a while delays no other file.
         if std::thread::Builder::new().spawn(work).is_err() {
             answer(id, libc::EAGAIN);
         }
@@ -306,14 +306,14 @@ fn serve(mountpoint: PathBuf) -> io::Result<()> {
 
 fn answer(id: u64, errno: i32) {
     if tell(io::stdin().as_fd(), [id, errno as u64], MsgFlags::empty()).is_err() {
-        // The daemon is gone: nobody is left to do anything for.
+        // The daemon is gone, so there is nothing left to do.
         // SAFETY: ends the process; takes any number and touches no memory.
         unsafe { libc::_exit(0) }
     }
 }
 
-/// Opens the file, and has the kernel ask for its size: a mapping ends where it believes that the file does.
-/// `None` for a file that the kernel does not know, and has no pages of.
+/// Opens the file, and makes the kernel ask for its size: a mapping ends where the kernel believes that the
+/// file ends. `None` for a file that the kernel does not know, and so has no pages of.
 fn reopen(
     mountpoint: &Path,
     device: u64,
@@ -325,7 +325,7 @@ fn reopen(
         .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
         .open(mountpoint)?;
     if root.metadata()?.dev() != device {
-        // Something else lies over it, or it was moved.
+        // Another file system is mounted over it, or the mount was moved.
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
     let words = [(node >> 32) as u32, node as u32, generation as u32];

@@ -1,4 +1,4 @@
-//! Taking one certain mount down: the one that was made, not whatever is there now.
+//! Unmounts one specific mount: the one that this process made, not whatever is mounted there now.
 
 use super::helper;
 use nix::errno::Errno;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
-    /// Somebody has a file open or works below it.
+    /// A process has a file open or its working directory below the mount point.
     #[error("{0} is in use")]
     Busy(PathBuf),
-    /// Somebody else unmounted it.
+    /// It was unmounted by another program.
     #[error("{0} is not mounted any more")]
     NotMounted(PathBuf),
     #[error("{path}: {source}", path = .0.display(), source = .1)]
@@ -31,7 +31,7 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
-    /// The topmost mount on `mountpoint`.
+    /// Finds the topmost mount on `mountpoint`.
     pub(super) fn find(mountpoint: &Path, root: bool) -> io::Result<Self> {
         let mount = mounts()?
             .into_iter()
@@ -59,21 +59,23 @@ impl Unmounter {
         Ok(mounts()?.iter().any(|mount| self.is(mount)))
     }
 
-    /// Numbers of mounts are used again at once, that of a file system not while it is in use.
+    /// Compares both numbers: the kernel reuses mount numbers at once, and device numbers only after the file
+    /// system is no longer in use.
     fn is(&self, mount: &Mount) -> bool {
         mount.id == self.id && mount.device == self.device
     }
 
-    /// Known from the mount table: asking the file system for it would be a request to this process.
+    /// Taken from the mount table: a `stat` of the file system would be a request to this process.
     pub fn device(&self) -> u64 {
         self.device
     }
 
-    /// `lazy` takes it out of the tree at once, though those who use it go on until they are done.
+    /// Unmounts. `lazy` takes the mount out of the tree at once; processes that use it
+    /// continue until they are done.
     pub fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
         let path = || self.mountpoint.clone();
         let mounts = mounts().map_err(|e| UnmountError::Failed(path(), e))?;
-        // After the session's end both numbers may be those of another mount, elsewhere.
+        // After the end of the session both numbers may be those of another mount at another path.
         let there = |mount: &Mount| self.is(mount) && mount.path == self.mountpoint;
         if !mounts.iter().any(there) {
             return Err(UnmountError::NotMounted(path()));
@@ -92,7 +94,7 @@ impl Unmounter {
         if output.status.success() {
             return Ok(());
         }
-        // The helper has no exit code for it. The mount is ours and still there, so it is in use.
+        // The helper has no exit code for EBUSY. The mount is ours and still there, so it is in use.
         match self.is_mounted() {
             Ok(true) if !lazy => Err(UnmountError::Busy(path())),
             Ok(_) => Err(UnmountError::Failed(path(), helper::failed(&output))),
@@ -107,7 +109,7 @@ fn mounts() -> io::Result<Vec<Mount>> {
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// What one line says.
+/// The fields of one line of the mount table.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     id: u64,
@@ -119,14 +121,14 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
     let text = |field| std::str::from_utf8(field).ok();
     let id = text(fields.next()?)?.parse().ok()?;
-    // Behind the number of the mount that it is mounted on.
+    // The field after this one is skipped: it is the number of the parent mount.
     let (major, minor) = text(fields.nth(1)?)?.split_once(':')?;
     let device = libc::makedev(major.parse().ok()?, minor.parse().ok()?);
     let path = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
     Some(Mount { id, device, path })
 }
 
-/// The table writes spaces and the like as a backslash and three octal digits.
+/// Decodes the table's escapes: it writes spaces and similar characters as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

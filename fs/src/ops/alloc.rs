@@ -1,9 +1,8 @@
-//! Space: allocation, holes, and copies inside the file system.
+//! Allocation, holes, and copies inside the file system.
 //!
-//! Room is asked of the canonical file even when the data will go to the log, so that the
-//! backing's ENOSPC and EDQUOT come when the job asks, not when the drain writes. What a dirty file
-//! must read as zeros is recorded in the log: its older bytes may be there as well as in the
-//! canonical file.
+//! Space is allocated in the canonical file even if the data will go to the log, so that the backing's ENOSPC
+//! and EDQUOT are returned to the job's request and not to the drain. A range of a dirty file that must read
+//! as zeros is recorded in the log: its older bytes may be there as well as in the canonical file.
 
 use super::Overlay;
 use crate::backing::sys;
@@ -17,15 +16,16 @@ const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
 const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// One copy request moves at most this much; the kernel asks again for the rest.
+/// One copy request moves at most this many bytes; the kernel asks again for the rest.
 const COPY_MAX: u64 = 16 << 20;
 const COPY_STEP: u64 = 1 << 20;
 
-/// Pieces that a seek plans at first, and at a time from then on: most searches end at the first ones.
+/// Number of pieces that a seek plans at first, and at a time after that: most searches end
+/// within the first pieces.
 const FIRST_PIECES: usize = 64;
 const MORE_PIECES: usize = 8192;
-/// A search that has passed so many says what is allowed of any file: that a hole is data, or that there is no
-/// hole before the end.
+/// A search that has passed this many pieces gives an answer that is allowed for any file: that a hole is
+/// data, or that there is no hole before the end.
 const MOST_PIECES: usize = 1 << 17;
 
 impl Overlay {
@@ -66,7 +66,7 @@ impl Overlay {
         }
     }
 
-    /// SEEK_DATA and SEEK_HOLE; the kernel does the others itself.
+    /// Serves SEEK_DATA and SEEK_HOLE; the kernel handles the other kinds itself.
     pub fn lseek(&self, fh: u64, offset: i64, whence: i32) -> Result<u64> {
         let handle = self.handle(fh)?;
         let data = match whence {
@@ -83,8 +83,8 @@ impl Overlay {
         }
     }
 
-    /// Copies through the overlay, so that both ends are what reads and writes would see. Returns
-    /// how much; less than asked is no error.
+    /// Copies through the overlay, so that both sides are what reads and writes would see. Returns the number
+    /// of copied bytes; fewer than requested is no error.
     #[allow(clippy::too_many_arguments)]
     pub fn copy_file_range(
         &self,
@@ -120,10 +120,10 @@ impl Overlay {
     }
 }
 
-/// In the canonical file, which is the whole truth.
+/// Allocates in the canonical file of a clean file.
 fn allocate_clean(handle: &Handle, mode: i32, range: ByteRange) -> Result<()> {
     let done = handle.canonical.allocate(mode, range.start, range.len());
-    handle.file.forget_kept();
+    handle.file.forget_local_copy();
     handle.file.touch(range);
     Ok(done?)
 }
@@ -156,7 +156,7 @@ fn dirty_fallocate(
     Ok(())
 }
 
-/// Goes from extent to extent: what that costs does not grow with the length of the file.
+/// Seeks from extent to extent, so that the cost does not grow with the length of the file.
 fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
     let mut at = start;
     let mut passed = 0;
@@ -165,7 +165,7 @@ fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
         let rest = ByteRange::new(at.min(i64::MAX as u64), i64::MAX as u64);
         let plan = handle.file.plan_upto(rest, pieces)?;
         if at >= plan.size {
-            // There is a hole at the end of every file, unless the search began past it.
+            // Every file has a hole at its end, which does not count for a search that began beyond the end.
             return if data || start >= plan.size {
                 Err(FsError::NoData)
             } else {
@@ -189,7 +189,7 @@ fn seek_dirty(handle: &Handle, start: u64, data: bool) -> Result<u64> {
     }
 }
 
-/// Nothing was ever written to `range`, as far as this node knows.
+/// True if nothing was ever written to `range`, as far as this node knows.
 pub(super) fn is_hole(handle: &Handle, range: ByteRange) -> Result<bool> {
     let pieces = match handle.file.plan(range) {
         Ok(plan) => plan.pieces,
@@ -207,7 +207,7 @@ pub(super) fn is_hole(handle: &Handle, range: ByteRange) -> Result<bool> {
     Ok(true)
 }
 
-/// The first byte of `piece` that is data (or in a hole).
+/// The offset of the first byte of `piece` that is data, or that is in a hole if `data` is false.
 fn seek_piece(handle: &Handle, piece: &Piece, data: bool) -> Result<Option<u64>> {
     let ByteRange { start, end } = piece.range;
     match piece.source {
@@ -221,7 +221,7 @@ fn seek_piece(handle: &Handle, piece: &Piece, data: bool) -> Result<Option<u64>>
             };
             match sys::lseek(handle.canonical.fd(), start as i64, whence) {
                 Ok(found) => Ok((found < end).then_some(found)),
-                // The canonical file ends before: nothing but a hole.
+                // The canonical file ends before this piece, so there is only a hole.
                 Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok((!data).then_some(start)),
                 Err(e) => Err(e.into()),
             }

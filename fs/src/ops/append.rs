@@ -1,24 +1,24 @@
-//! Appending where other nodes may append too, and sizes that the kernel believes in.
+//! Appends where other nodes may append too, and the file sizes that the kernel knows.
 //!
 //! # Where an append goes
-//! The kernel gives an append the end of the file as it was last told. Another node may have moved
-//! that end since, so with many nodes the offset of a request that appends is not used: the bytes go
-//! to the end that this node knows while it has the right to append (`layout_index`'s `peers/append`).
-//! The kernel sends one append to a file at a time, and no other write beside it.
+//! The kernel gives an append the end of the file as it was last told. Another node may have moved that end
+//! since, so if there can be other nodes the offset of an append request is not used: the bytes go to the end
+//! that this node knows while it has the right to append (`layout_index`'s `peers/append`). The kernel sends
+//! one append to a file at a time, and no other write beside it.
 //!
-//! While a program of this node has had the file open for reading since before there was something to absorb, the
-//! kernel reads the canonical file by itself (passthrough). Handles that write are then opened so that their
-//! requests come here all the same, and the bytes are written to the canonical file, appends in the node's turn.
+//! While a program of this node has had the file open for reading since before there was anything to absorb, the
+//! kernel reads the canonical file itself (passthrough). Handles that write are then opened so that their requests
+//! are sent here all the same, and their bytes are written to the canonical file, appends in this node's turn.
 //!
-//! # What the kernel believes
-//! Not all depends on requests that say that they append: `RWF_APPEND` is not shown in a request, and the
-//! file position after an append is computed by the kernel. So the kernel must know the size at each
-//! sync point. It takes a size from answers about attributes only. What it was told is noted
-//! ([`KernelSize`]), and where that is not the size any more:
+//! # Which size the kernel knows
+//! Not everything depends on requests that are marked as appends: `RWF_APPEND` does not show in a request,
+//! and the kernel computes the file position after an append. So the kernel must know the size at each sync
+//! point. It takes a size from answers about attributes only. The size that it was told is noted
+//! ([`KernelSize`]); where the file has another size by now:
 //!
-//! - an open for writing is refused with ESTALE. The kernel looks the name up again, hears the size, and opens
-//!   again. It does so once, so the same thread is refused once;
-//! - a lock and an fsync have the helper process ask for the size (`mount/pages`), as they have it drop pages.
+//! - an open for writing is refused with ESTALE. The kernel then looks the name up again, learns the size,
+//!   and opens again. It does so only once, so the same thread is refused only once;
+//! - a lock and an fsync have the helper process ask for the size (`mount/pages`), just as they have it drop pages.
 
 use super::Overlay;
 use super::data::may_have;
@@ -28,7 +28,7 @@ use crate::backing::sys;
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
-use crate::places;
+use crate::requests::executor;
 use crate::types::Caller;
 use layout_index::{ByteRange, File};
 use parking_lot::Mutex;
@@ -36,26 +36,26 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// No request has more bytes.
+/// Largest number of bytes in a write request.
 pub const MAX_WRITE: u32 = 1 << 20;
 
-/// A kernel that was refused an open looks again at once.
+/// How long a refusal for the sake of a size is remembered. The kernel looks up and opens again at once.
 const LOOKS_AGAIN: Duration = Duration::from_secs(10);
-/// The same for names: shorter, because the name may be gone, and the thread not come back.
+/// The same for the sake of a name: shorter, because the name may be gone, and then the thread does not come back.
 const NAMED: Duration = Duration::from_secs(1);
 
-/// Opens that were refused so that the kernel looks again. It does so once: a thread that was refused for the sake
-/// of a name is not refused for that of a size.
+/// Opens that were refused so that the kernel looks the name up again. It does so only once: a thread that
+/// was refused for the sake of a name is not refused again for the sake of a size.
 #[derive(Default)]
 pub(super) struct Refused {
-    /// By node and thread.
+    /// Refusals by node and thread.
     sizes: Mutex<HashMap<(u64, u32), Instant>>,
-    /// By thread: the node is another one when it comes back.
+    /// Refusals by thread: the thread comes back with another node number.
     names: Mutex<HashMap<u32, Instant>>,
 }
 
 impl Refused {
-    /// False the second time in a row.
+    /// Notes a refusal and returns true; false the second time in a row.
     fn refuse(&self, node: u64, thread: u32) -> bool {
         let named = self.names.lock().remove(&thread);
         if named.is_some_and(|at| at.elapsed() < NAMED) {
@@ -77,7 +77,7 @@ impl Refused {
         self.sizes.lock().remove(&(node, thread));
     }
 
-    /// A name that the kernel has from before stands for another file now.
+    /// Notes a refusal because a name that the kernel has cached now belongs to another file.
     pub(super) fn for_name(&self, thread: u32) {
         let mut names = self.names.lock();
         names.retain(|_, at| at.elapsed() < NAMED);
@@ -86,12 +86,12 @@ impl Refused {
 }
 
 impl Overlay {
-    /// The offset of a request that appends is not to be used.
+    /// True if the offset of an append request through this handle must not be used.
     pub fn finds_end(&self, handle: &Handle) -> bool {
         self.others.is_some() && handle.writable
     }
 
-    /// Writes all of `data` behind the end of the file, wherever nodes have moved it to.
+    /// Writes all of `data` at the end of the file, wherever other nodes have moved that end.
     pub fn append(
         &self,
         handle: &Handle,
@@ -133,7 +133,8 @@ impl Overlay {
         } else {
             self.put_at_end(handle, data)?;
         }
-        // Within the turn: a sync point of the handle would end it, and the rest of the `write` may follow.
+        // The fsync is made while the turn is held: otherwise, as a sync point, it would end the turn, and the
+        // rest of the `write` may still follow.
         if durable {
             self.fsync(handle.fh, true)?;
         }
@@ -142,8 +143,8 @@ impl Overlay {
             turn.keep(goes_on);
             return Ok(());
         }
-        // The bytes are recorded. If they cannot be published now, they are announced, and the error
-        // of the publication is told by what waits for it.
+        // The bytes are recorded. If they cannot be published now they are announced, and a request that
+        // waits for the announcement returns the publication's error.
         if !handle.coherent && self.publish_bytes(file).is_err() && !file.is_clean() {
             others.announce(file)?;
         }
@@ -166,8 +167,8 @@ impl Overlay {
         }
     }
 
-    /// Where the file ends, as this node shows it. The drain may finish between the two looks, so the
-    /// store is asked again.
+    /// The end of the file as this node shows it. The drain may finish between the check of the store and the
+    /// `stat` of the canonical file, so the store is checked again.
     pub(super) fn end_of(&self, file: &File, canonical: BorrowedFd<'_>) -> Result<u64> {
         loop {
             if let Some(shown) = file.shown() {
@@ -180,7 +181,7 @@ impl Overlay {
         }
     }
 
-    /// Refuses an open where the kernel believes in another size than the file has after the refresh.
+    /// Refuses an open if the size that the kernel knows is not the file's size after the refresh.
     pub(super) fn size_is_known(
         &self,
         caller: &Caller,
@@ -192,7 +193,7 @@ impl Overlay {
             return Ok(());
         }
         let known = inode.kernel_size.is(self.end_of(file, canonical)?);
-        // Threads of other process namespaces have no number here, and could not be told apart.
+        // Threads of other process namespaces have no number here, so they could not be told apart.
         let is_refused = || caller.pid != 0 && self.refused.refuse(inode.node, caller.pid);
         if !known && is_refused() {
             return Err(FsError::Stale(inode.node));
@@ -201,7 +202,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Has the kernel ask for the size, if it is another than the kernel was told.
+    /// Has the kernel ask for the size, if that is not what the kernel was told last.
     pub(super) fn tell_kernel_size(&self, handle: &Handle) -> Result<()> {
         let Handle { inode, file, .. } = handle;
         let Some(helper) = self.page_drop.get().filter(|_| handle.writable) else {
@@ -217,8 +218,8 @@ impl Overlay {
     }
 }
 
-/// The rest of one `write` of the calling thread may follow: the request is as long as can be. Where the memory of
-/// the program does not begin with a page, that is up to a page less.
+/// Returns the calling thread if the rest of its `write` may follow, because the request is as long as a
+/// request can be. Where the program's buffer does not begin at a page boundary, that is up to a page less.
 fn goes_on(data: &[u8]) -> Option<u32> {
-    (data.len() + 4096 > MAX_WRITE as usize).then(places::caller_thread)
+    (data.len() + 4096 > MAX_WRITE as usize).then(executor::caller_thread)
 }

@@ -1,9 +1,9 @@
-//! Attributes: the backing's, with what the store knows of a dirty file laid over them.
+//! Attributes: those of the backing, overlaid with what the store knows of a dirty file.
 //!
-//! Reading attributes of a held descriptor takes no permission, so it is done without becoming the
-//! caller. Changing them is done as the caller, with one exception: when the kernel clears setuid
-//! or setgid bits because a file was written or cut, it sends a chmod in the name of the writer,
-//! who need not own the file. Such a chmod only takes bits away, and is done as the owner.
+//! Reading the attributes of a held descriptor needs no permission, so it is done without becoming the
+//! caller. Changes are made as the caller, with one exception: when the kernel clears setuid or setgid bits
+//! because a file was written or cut, it sends a chmod in the name of the writer, which need not own the
+//! file. Such a chmod only clears bits, and is done as the owner.
 
 use super::Overlay;
 use crate::backing::canonical::seems_gone;
@@ -18,7 +18,7 @@ use layout_index::{DirtyStat, DiskFile, Exclusive, File, StoreError, Timestamp, 
 use std::io;
 use std::sync::Arc;
 
-/// Every file system has files of this size.
+/// Every file system supports files of this size.
 const FAR: u64 = 1 << 40;
 
 impl Overlay {
@@ -26,9 +26,9 @@ impl Overlay {
         self.attr(&*self.inode(node)?)
     }
 
-    /// The drain may finish between a look at the backing and one at the store, and then neither
-    /// shows what it wrote. So the store is looked at twice, and if a dirty life has ended in
-    /// between, the backing knows better now.
+    /// The drain may finish between a check of the backing and one of the store, and then neither shows what
+    /// it wrote. So the store is checked before and after the backing, and if a dirty period has ended in
+    /// between, the backing is read again.
     fn attr(&self, inode: &Inode) -> Result<Attr> {
         let _file = self.published(inode)?;
         loop {
@@ -41,9 +41,9 @@ impl Overlay {
         }
     }
 
-    /// As `attr`, for a file that was identified by `stat` just now. Nobody looked at the store
-    /// before, so the backing is asked again if a life may have ended since: the file is clean,
-    /// but somebody (who may be the drain) holds it, or the drain finished some file (`drained`).
+    /// Like `attr`, for a file that was identified by `stat` just now. The store was not checked before that,
+    /// so the backing is asked again if a dirty period may have ended since: the store has an object for the
+    /// file although it is clean (the drain may hold it), or the drain has finished some file (`drained`).
     pub(super) fn attr_of_found(&self, inode: &Inode, stat: &Stat, drained: bool) -> Result<Attr> {
         if !inode.is_file() {
             return Ok(combine(inode, stat, None));
@@ -64,14 +64,15 @@ impl Overlay {
         self.store().lookup(inode.id)?.shown()
     }
 
-    /// Something is published of a file that nobody here has open: it is looked at for its size.
+    /// Refreshes a file that the store knows or that has something in the shared directory, so that its size is
+    /// right although it may not be open here. The caller holds the result while it computes the attributes.
     fn published(&self, inode: &Inode) -> Result<Option<Arc<File>>> {
         let Some(others) = self.others.as_ref().filter(|_| inode.is_file()) else {
             return Ok(None);
         };
         let known = self.store().lookup(inode.id);
-        let stamp = others.peers.commons().stamp(inode.id);
-        let there = stamp.map_err(|source| StoreError::Shared {
+        let token = others.peers.shared_dir().change_token(inode.id);
+        let there = token.map_err(|source| StoreError::SharedDir {
             file: inode.id,
             op: "looking at",
             source,
@@ -84,8 +85,8 @@ impl Overlay {
         Ok(Some(file))
     }
 
-    /// Subfiles belong to the owner of their file, and other nodes refuse them where they do not:
-    /// before it gets another owner, what is in them goes into the canonical file.
+    /// Subfiles belong to the owner of their file, and other nodes refuse subfiles of another owner. So
+    /// before a file gets another owner, the data in its subfiles is moved to the canonical file.
     fn settle_for(&self, inode: &Inode, uid: u32) -> Result<()> {
         let others = self.others.as_ref().filter(|_| inode.is_file());
         if others.is_none() || sys::stat(inode.fd())?.uid == uid {
@@ -96,8 +97,8 @@ impl Overlay {
         self.settle(&file)
     }
 
-    /// Whatever concerns size and time happens while no write is under way and no dirty life can
-    /// begin or end: the drain sets both when it finishes, and would undo what it did not hear of.
+    /// Changes of size and time are made while no write is under way and no dirty period can begin or end:
+    /// the drain sets both when it finishes, and would undo a change that it does not know of.
     pub fn setattr(
         &self,
         caller: &Caller,
@@ -119,7 +120,7 @@ impl Overlay {
         }
         if inode.is_file() && (set.size.is_some() || set.mtime.is_some()) {
             let file = self.store().file(inode.id);
-            // By name it is an open, a change and a close in one, and what was announced comes first.
+            // A change of size by name is an open, a change and a close in one, so it waits for what was announced.
             let wait = match fh.is_none() && set.size.is_some() {
                 true => Wait::ForOthers,
                 false => Wait::No,
@@ -155,7 +156,7 @@ impl Overlay {
         self.attr(&inode)
     }
 
-    /// By the handle, or where there is none by what the file's policy says now.
+    /// Decided by the handle, or if there is none by the file's current policy.
     fn is_coherent(&self, fh: Option<u64>, file: &File) -> bool {
         match fh.and_then(|fh| self.handles.get(&fh)) {
             Some(handle) => handle.coherent,
@@ -185,7 +186,7 @@ impl Overlay {
                 return self.truncate_held(inode, exclusive, &handle.canonical, size);
             }
         }
-        // Opened even if the file is dirty: the backing decides whether the caller may.
+        // The file is opened even if it is dirty: the backing decides whether the caller may write it.
         let fd = {
             let _as_caller = creds.enter()?;
             sys::reopen(inode.fd(), libc::O_WRONLY)?
@@ -195,10 +196,10 @@ impl Overlay {
         self.truncate_held(inode, exclusive, &canonical, size)
     }
 
-    /// A job that sets the size of its file is about to write it, or has done so: that goes to the log
-    /// as the bytes do, and the file system below hears of it from the drain. (On a parallel file system
-    /// it would take a lock from every writer.) Where the store takes nothing, and where the file system
-    /// may refuse such a size, the canonical file is set at once.
+    /// A job that sets the size of its file is about to write it, or has done so. The size goes to the log as
+    /// the bytes do, and the backing gets it from the drain. (On a parallel file system it would take a lock
+    /// away from every writer.) If the store accepts nothing, or the backing may refuse such a size, the size
+    /// of the canonical file is set at once.
     fn begin_to_resize(&self, handle: &Handle, exclusive: &Exclusive<'_>, size: u64) -> Result<()> {
         let Handle { inode, file, .. } = handle;
         if !exclusive.is_clean() || !self.absorbs(handle) || inode.is_unlinked() || size > FAR {
@@ -211,7 +212,7 @@ impl Overlay {
         }
     }
 
-    /// Cuts or extends the file. Others see a file that was emptied when this returns.
+    /// Cuts or extends the file. If it is emptied, other nodes see that when this returns.
     pub(super) fn truncate(
         &self,
         inode: &Inode,
@@ -226,7 +227,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// In the log if the file is dirty, or if something is published that must be cut as well.
+    /// Truncates in the log if the file is dirty, or if something is published that must be cut as well.
     fn truncate_held(
         &self,
         inode: &Inode,
@@ -242,7 +243,7 @@ impl Overlay {
             Err(StoreError::Clean) => {
                 let cuts = sys::stat(canonical.fd())?.size > size;
                 let set = canonical.set_len(size);
-                exclusive.file().forget_kept();
+                exclusive.file().forget_local_copy();
                 set?;
                 if self.others.is_some() {
                     if cuts {
@@ -256,8 +257,8 @@ impl Overlay {
         }
     }
 
-    /// In the log if the file is dirty, or if something is published that has a time of its own: what
-    /// was asked for, as the drain may be changing what the backing shows.
+    /// Records the time in the log if the file is dirty, or if something is published, which has a time of its own.
+    /// Records the time that was asked for, because the drain may be changing what the backing shows.
     fn date(&self, inode: &Inode, exclusive: &Exclusive<'_>, mtime: SetTime) -> Result<()> {
         self.begin_over_published(inode, exclusive)?;
         let mtime = match mtime {
@@ -270,7 +271,7 @@ impl Overlay {
         }
     }
 
-    /// What is published lies over the canonical file, so a change begins a dirty life over that.
+    /// Published data lies over the canonical file, so a change begins a dirty period over that.
     pub(super) fn begin_over_published(
         &self,
         inode: &Inode,
@@ -283,9 +284,9 @@ impl Overlay {
         Ok(())
     }
 
-    /// Clears what a write must not leave standing: setuid and setgid if `kill_setid` (the writer
-    /// has no right to keep them), file capabilities always. Remembers that there were none; what another
-    /// node sets after that is cleared by `strip_after_writes`.
+    /// Clears what a write must not leave set: setuid and setgid if `kill_setid` (the writer has no right to
+    /// keep them), file capabilities always. Remembers that none are left; privileges that another node sets
+    /// after that are cleared by `strip_after_writes`.
     pub(super) fn strip_privileges(&self, inode: &Inode, kill_setid: bool) -> Result<()> {
         let wanted = NO_CAPS | if kill_setid { NO_SETID } else { 0 };
         inode.note_written(wanted);
@@ -295,9 +296,9 @@ impl Overlay {
         self.strip(inode, wanted)
     }
 
-    /// Writes of this node may have come after another node (or a program in the backing) had set
-    /// privileges. Called before their bytes can be read anywhere else, and at the end of each close: if
-    /// they are set after that, they are meant.
+    /// Clears privileges that another node (or a program in the backing) has set before writes of this node.
+    /// Called before the bytes of these writes can be read anywhere else, and at each close; privileges that
+    /// are set after that are intended.
     pub(super) fn strip_after_writes(&self, inode: &Inode) -> Result<()> {
         let written = inode.take_written();
         if written == 0 {
@@ -309,7 +310,8 @@ impl Overlay {
         }
     }
 
-    /// Nor are they shown here together with what was written.
+    /// Such privileges are not shown here either together with the written bytes: clears them, and returns
+    /// the attributes after that.
     fn strip_shown(&self, inode: &Inode, stat: Stat) -> Result<Stat> {
         if !inode.is_written() || without_setid(stat.mode).is_none() {
             return Ok(stat);
@@ -330,7 +332,7 @@ impl Overlay {
             sys::chmod(inode.fd(), mode)?;
             changed = true;
         }
-        // An ordinary user's daemon cannot remove them; its write to the canonical file does.
+        // An ordinary user's daemon cannot remove capabilities; its write to the canonical file does.
         if crate::backing::creds::switches()
             && sys::getxattr(inode.fd(), CAPABILITY, &mut []).is_ok()
         {
@@ -344,7 +346,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Only asked where the kernel does not check permissions itself.
+    /// The kernel sends this only where it does not check permissions itself.
     pub fn access(&self, caller: &Caller, node: u64, mask: i32) -> Result<()> {
         let inode = self.inode(node)?;
         let creds = Creds::of(caller);
@@ -370,13 +372,13 @@ fn set_owner_and_mode(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()>
     if let Some(mode) = set.mode {
         chmod(inode, creds, mode)?;
         inode.privileges_may_have_changed();
-        // What was written here was written before.
+        // All writes of this node up to now came before this chmod.
         inode.take_written();
     }
     Ok(())
 }
 
-/// In the backing, which decides whether the caller may.
+/// Sets the times in the backing, which decides whether the caller may.
 fn set_times(inode: &Inode, creds: &Creds, set: &SetAttr) -> Result<()> {
     if set.atime.is_none() && set.mtime.is_none() {
         return Ok(());
@@ -407,7 +409,7 @@ fn chmod(inode: &Inode, creds: &Creds, mode: u32) -> Result<()> {
     }
 }
 
-/// The mode without setuid and (on group-executable files) setgid; `None` if it has neither.
+/// The mode without setuid and (on group-executable files) setgid; `None` if neither is set.
 fn without_setid(mode: u32) -> Option<u32> {
     let mut drop = mode & libc::S_ISUID;
     if mode & libc::S_IXGRP != 0 {
@@ -458,8 +460,8 @@ fn combine(inode: &Inode, stat: &Stat, dirty: Option<DirtyStat>) -> Attr {
     attr
 }
 
-/// Size and times are the store's. Blocks are what the file will take once drained: at least what
-/// it takes now, at most all of it.
+/// Replaces size and times by those of the store. Blocks are what the file will take once it is drained: at
+/// least what it takes now, and at most all of it.
 fn overlay_dirty(attr: &mut Attr, dirty: &DirtyStat) {
     let whole = dirty.size.div_ceil(4096) * 8;
     let with_log = attr.blocks + dirty.undrained.div_ceil(512);
@@ -467,8 +469,8 @@ fn overlay_dirty(attr: &mut Attr, dirty: &DirtyStat) {
     attr.size = dirty.size;
     let mtime = Time::from_nanos(dirty.mtime.0);
     if mtime != attr.mtime {
-        // Written since the backing last heard of it. (Equal: set by utimens, whose ctime is the
-        // backing's own.)
+        // The file was written since the backing's time was last set. (If the times are equal, the time was
+        // set by utimens, whose ctime is the backing's own.)
         attr.ctime = attr.ctime.max(mtime);
         attr.mtime = mtime;
     }

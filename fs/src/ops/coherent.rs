@@ -1,36 +1,35 @@
-//! `absorb = coherent`: every read sees the last write that was answered on any node.
+//! `absorb = coherent`: every read sees the last write that was acknowledged on any node.
 //!
-//! A write holds a lock over its range on all nodes until it is published; a read holds a shared one
-//! while it looks. So reads and writes that overlap take turns, and each sees everything that was
-//! answered before it: sequential consistency, at the price of a publication for each write. A
-//! truncation, an allocation and a hole take the whole file for their turn, and are published within
-//! it too.
+//! A write holds a lock of all nodes over its range until it is published; a read holds a shared lock until
+//! it is done. So reads and writes that overlap take turns, and each sees everything that was acknowledged
+//! before it: sequential consistency, at the price of a publication for each write. A truncation, an
+//! allocation and a hole take the whole file for their turn, and are published within it too.
 //!
-//! The locks are the daemon's own ([`layout_index::commons`]) and in nobody's way; waiting for one
-//! is done in short steps, on a thread that may wait, until `visibility-timeout` is over or the caller is killed.
+//! The locks are the daemon's own ([`layout_index::sharing::shared_dir`]) and conflict with no lock of a user. A request waits
+//! for one in short steps, on a thread that may wait, until `visibility-timeout` is over or the caller is killed.
 
 use super::{Overlay, nodes::Others};
 use crate::backing::ofd::{self, LockKind, Span};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
-use crate::places;
+use crate::requests::executor;
 use layout_index::{ByteRange, Wait};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// First and longest pause between two tries.
+/// First and longest pause between two attempts.
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 
 impl Overlay {
-    /// The other nodes, if reads and writes are to take turns with theirs.
+    /// The other nodes, if reads and writes through this handle take turns with theirs.
     pub(super) fn turns(&self, handle: &Handle) -> Option<&Others> {
         self.others.as_ref().filter(|_| handle.coherent)
     }
 
-    /// Waits for a lock over `range`; it goes with the file that is returned.
+    /// Waits for a lock over `range`, then refreshes. The lock ends when the returned file is closed.
     pub(super) fn take_turn(
         &self,
         others: &Others,
@@ -39,7 +38,7 @@ impl Overlay {
         range: ByteRange,
         kind: LockKind,
     ) -> Result<File> {
-        let lock = others.peers.commons().lock_file(inode.id)?;
+        let lock = others.peers.shared_dir().lock_file(inode.id)?;
         let span = Span {
             first: range.start.min(ofd::LAST),
             last: range.end.saturating_sub(1).clamp(range.start, ofd::LAST),
@@ -50,15 +49,15 @@ impl Overlay {
             if Instant::now() >= deadline {
                 return Err(FsError::NoTurn);
             }
-            places::pause(pause)?;
+            executor::sleep(pause)?;
             pause = (pause * 2).min(LONGEST);
         }
         self.refresh(inode, file, Wait::ForOthers)?;
         Ok(lock)
     }
 
-    /// For what changes the size or makes holes: all of the file, if it is `coherent`. Whoever has
-    /// this publishes before it goes.
+    /// Takes a turn over the whole file if it is `coherent`, for operations that change its size or make
+    /// holes. The caller must publish before it drops the turn.
     pub(super) fn turn_of_all(
         &self,
         inode: &Inode,

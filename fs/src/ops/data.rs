@@ -1,22 +1,22 @@
 //! Reading and writing.
 //!
 //! # Order of a write
-//! Privileges are stripped first, then the bytes go to the log, then the reply: a crash can leave a
-//! file without its setuid bit and without the bytes, never the other way round. A clean file's
-//! first write begins its dirty life with the canonical file's size at that moment, under
-//! `exclusive`, and keeps the inode known from then on, so that the drain finds it.
+//! Privileges are stripped first, then the bytes go to the log, then the request is answered: a crash can
+//! leave a file without its setuid bit and without the bytes, but never with both. The first write of a clean
+//! file begins a dirty period with the canonical file's size at that moment, under `exclusive`, and keeps the
+//! inode known from then on, so that the drain finds it.
 //!
 //! # Reads between writes
-//! A handle that reads and writes is how jobs share a file while it is open: MPI libraries open
-//! everything so. They count on a read that comes after another node's fsync (and a barrier) seeing
-//! what that published, and call nothing that would tell a file system so on the reader's side.
-//! So each read through such a handle looks first ([`Handle::looks`]): a stat of the file's place in the
-//! shared directory, and one of the canonical file if something of the file is unpublished here.
-//! It waits for nothing that is only announced. Handles that only read look when they are opened.
+//! Jobs share an open file through handles that read and write: MPI libraries open every file so. They rely
+//! on a read that comes after another node's fsync (and a barrier) to see what that fsync published, and on
+//! the reader's side they make no call that a file system could take as a sync point. So each read through
+//! such a handle refreshes first ([`Handle::looks`]): this takes a stat of the file's place in the shared
+//! directory, and one of the canonical file if this node has unpublished data of the file. It does not wait
+//! for data that is only announced. Handles that only read refresh when they are opened.
 //!
 //! # Full or broken store
-//! The write goes through to the canonical file, as the opener. The store orders that with what
-//! the log holds; the job sees the backing's own errors and no others.
+//! The write goes through to the canonical file, as the opener. The store keeps it in order with what the log
+//! holds; the job sees the backing's own errors and no others.
 
 use super::Overlay;
 use crate::backing::ofd::LockKind;
@@ -24,27 +24,100 @@ use crate::backing::{identity, sys};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
 use crate::inode::{Inode, NO_CAPS, NO_SETID};
-use crate::places;
 use crate::recent::Reading;
+use crate::requests::executor;
+use crate::types::Written;
 use layout_index::{ByteRange, File, Intro, StoreError, Timestamp, Wait};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::time::{Duration, Instant};
 
-/// First and longest pause before something is tried again.
+/// First and longest pause before another attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// A read of more pieces than this takes its time, and takes it where that holds up no other request.
+/// A read of more pieces than this takes a long time, so it runs where it delays no other request.
 const FEW_PIECES: usize = 256;
 const PIECES_AT_A_TIME: usize = 4096;
 
-/// How often a read is planned again because a subfile went away under it.
+/// How often a read is planned again because a subfile was removed meanwhile.
 const LOOKS: usize = 8;
 
+/// How the bytes of a write request are to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteMode {
+    /// The writer may not keep the file's setuid bits.
+    pub kill_setid: bool,
+    /// The handle was opened with O_DSYNC or O_SYNC.
+    pub durable: bool,
+    /// The handle was opened with O_APPEND, and these bytes are no page of a mapping.
+    pub append: bool,
+}
+
+/// A thread that receives requests must not wait, so `read_at_once` and `write_at_once` answer a request only if they
+/// need not. They drop the reference to the handle before the answer is sent: after that the kernel may release the
+/// handle, and dropping the last reference closes the file, which may wait.
 impl Overlay {
-    /// The fast path: true when the bytes are in the log. Never waits, allocates or logs; whatever
-    /// is in the way, `write` deals with.
+    pub fn read_at_once<'b>(
+        &self,
+        fh: u64,
+        offset: u64,
+        buf: &'b mut [u8],
+        for_mapping: bool,
+    ) -> Option<Result<&'b [u8]>> {
+        let read = self.handle(fh).and_then(|handle| {
+            if for_mapping {
+                self.page_wanted(&handle);
+            }
+            self.try_read(&handle, offset, buf)
+        });
+        Some(read.transpose()?.map(|len| &buf[..len]))
+    }
+
+    /// May wait, as [`read`](Self::read) may.
+    pub fn read_to_vec(&self, fh: u64, offset: u64, size: usize) -> Result<Vec<u8>> {
+        let handle = self.handle(fh)?;
+        let mut bytes = vec![0; size];
+        let len = self.read(&handle, offset, &mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    pub fn write_at_once(
+        &self,
+        fh: u64,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Option<Result<Written>> {
+        let handle = match self.handle(fh) {
+            Ok(handle) => handle,
+            Err(e) => return Some(Err(e)),
+        };
+        let appends = mode.append && self.finds_end(&handle);
+        let absorbed =
+            !mode.durable && !appends && self.try_write(&handle, offset, data, mode.kill_setid);
+        absorbed.then(|| Ok(written(&handle, offset, data)))
+    }
+
+    /// May wait, as [`write`](Self::write) and [`append`](Self::append) may.
+    pub fn write_in_mode(
+        &self,
+        fh: u64,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Written> {
+        let handle = self.handle(fh)?;
+        match mode.append && self.finds_end(&handle) {
+            true => self.append(&handle, data, mode.kill_setid, mode.durable)?,
+            false => self.write(&handle, offset, data, mode.kill_setid, mode.durable)?,
+        }
+        Ok(written(&handle, offset, data))
+    }
+
+    /// The fast path: true when the bytes are in the log. Never waits, allocates or logs; the caller calls
+    /// `write` if this returns false.
     pub fn try_write(&self, handle: &Handle, offset: u64, data: &[u8], kill_setid: bool) -> bool {
         self.absorbs_at_once(handle, kill_setid)
             && may_have(handle, offset, data.len())
@@ -52,7 +125,7 @@ impl Overlay {
             && handle.file.try_write(handle.fh, offset, data).is_ok()
     }
 
-    /// Nothing but the log itself can make a write wait.
+    /// True if nothing but the log itself can make a write wait.
     pub(super) fn absorbs_at_once(&self, handle: &Handle, kill_setid: bool) -> bool {
         let lack = if kill_setid {
             NO_CAPS | NO_SETID
@@ -66,8 +139,8 @@ impl Overlay {
             && self.write_delay(handle).is_zero()
     }
 
-    /// Writes all of `data`. May wait: for overlapping requests, a full store, the backing.
-    /// `durable` is for handles opened with O_DSYNC or O_SYNC.
+    /// Writes all of `data`. May wait for overlapping requests, a full store, or the backing. `durable` is
+    /// for handles that were opened with O_DSYNC or O_SYNC.
     pub fn write(
         &self,
         handle: &Handle,
@@ -102,11 +175,11 @@ impl Overlay {
         Ok(())
     }
 
-    /// What is published lies over the canonical file, and must be in it first.
+    /// Writes to the canonical file. Published data lies over it, and must be drained into it first.
     pub(super) fn write_through(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
         let mut patience = Patience::new(self.patience(&handle.file));
         loop {
-            if !handle.file.published_view().is_empty() {
+            if handle.file.has_published() {
                 self.settle(&handle.file)?;
             }
             match handle.file.write_through(&handle.canonical, offset, data) {
@@ -128,7 +201,8 @@ impl Overlay {
         }
     }
 
-    /// Does `write` to the file while it has a dirty life. `None` if the store takes nothing.
+    /// Calls `write` while the file has a dirty period, and begins one if necessary. `None` if
+    /// the store accepts nothing.
     pub(super) fn absorb_by<T>(
         &self,
         handle: &Handle,
@@ -142,7 +216,7 @@ impl Overlay {
         loop {
             match write() {
                 Ok(done) => return Ok(Some(done)),
-                // The first write, or the drain finished just now: begin again.
+                // This is the first write, or the drain has just finished: begin a dirty period.
                 Err(StoreError::Clean) => match self.begin(handle) {
                     Ok(()) => patience.is_left()?,
                     Err(FsError::Store(StoreError::Busy | StoreError::Clean)) => {
@@ -164,7 +238,7 @@ impl Overlay {
         self.store().write_delay(&handle.file, handle.opener.uid)
     }
 
-    /// Begins a dirty life. The inode is kept first: the drain may ask for it at once.
+    /// Begins a dirty period. The inode is kept first, because the drain may ask for it at once.
     fn begin(&self, handle: &Handle) -> Result<()> {
         let Handle { inode, file, .. } = handle;
         self.inodes.keep_while(&inode.id, || true);
@@ -182,7 +256,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The file as it is when its dirty life begins.
+    /// Describes the file as it is when its dirty period begins.
     pub(super) fn introduce(
         &self,
         inode: &Inode,
@@ -204,7 +278,8 @@ impl Overlay {
         })
     }
 
-    /// Reads only if that needs nothing but the log; `None` says that `read` must be called.
+    /// Reads only if that needs nothing but the log, or a local copy that has all of the range; after `None`
+    /// the caller must call `read`.
     pub fn try_read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
         let waits = handle.coherent || handle.looks;
         if !handle.readable || handle.passthrough.is_some() || waits {
@@ -219,12 +294,12 @@ impl Overlay {
                 Ok(Some(len))
             }
             Ok(_) => Ok(None),
-            Err(StoreError::Clean) => Ok(self.try_read_kept(handle, offset, buf)?),
+            Err(StoreError::Clean) => Ok(self.try_read_local_copy(handle, offset, buf)?),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Fills `buf` up to the end of the file and says how far. May wait for the backing.
+    /// Fills `buf` up to the end of the file and returns how many bytes it read. May wait for the backing.
     pub fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         if !handle.readable {
             return Err(FsError::BadHandle(handle.fh));
@@ -238,13 +313,9 @@ impl Overlay {
         if !handle.looks {
             return self.read_range(handle, range, buf);
         }
-        match self.refresh(inode, file, Wait::No) {
-            // What was seen last is whole, if not the newest.
-            Err(FsError::Store(StoreError::Restless(_))) if file.has_looked() => {}
-            other => other?,
-        }
-        if file.kept_size().is_some() {
-            self.check_kept(file, handle.canonical.fd());
+        self.refresh_for_read(inode, file)?;
+        if file.local_copy_size().is_some() {
+            self.check_local_copy(file, handle.canonical.fd());
         }
         let reading = Reading::begin(file, range);
         let len = self.read_range(handle, range, buf)?;
@@ -256,7 +327,7 @@ impl Overlay {
         for _ in 0..LOOKS {
             match read_planned(handle, range, buf) {
                 Err(StoreError::Clean) => return Ok(self.read_clean(handle, range.start, buf)?),
-                // Drained and removed since the plan was made: another plan says where to.
+                // The subfile was drained and removed since the plan was made: a new plan finds the bytes.
                 Err(StoreError::Vanished { .. }) => {
                     self.refresh(&handle.inode, &handle.file, Wait::No)?;
                 }
@@ -267,7 +338,7 @@ impl Overlay {
     }
 }
 
-/// In parts where there are very many pieces: a plan holds the file's lock, which event loops wait for.
+/// Reads in parts if there are very many pieces: making a plan holds the file's lock, for which event loops wait.
 fn read_planned(handle: &Handle, range: ByteRange, buf: &mut [u8]) -> layout_index::Result<usize> {
     let mut done = 0;
     loop {
@@ -283,7 +354,13 @@ fn read_planned(handle: &Handle, range: ByteRange, buf: &mut [u8]) -> layout_ind
     }
 }
 
-/// The file system below can have a file of that length.
+fn written(handle: &Handle, offset: u64, data: &[u8]) -> Written {
+    let len = data.len() as u64;
+    handle.inode.kernel_size.written(offset.saturating_add(len));
+    Written(len)
+}
+
+/// True if the backing can have a file of that length.
 pub(super) fn may_have(handle: &Handle, offset: u64, len: usize) -> bool {
     ByteRange::at(offset, len as u64).is_some_and(|range| range.end <= handle.largest)
 }
@@ -293,7 +370,7 @@ fn range_of(offset: u64, buf: &[u8]) -> Result<ByteRange> {
         .ok_or(FsError::Invalid("the range ends past the largest offset"))
 }
 
-/// How long a request tries again what publications and drains of the same file got in the way of.
+/// How long a request repeats an attempt that publications or drains of the same file have prevented.
 struct Patience {
     deadline: Instant,
     pause: Duration,
@@ -316,7 +393,7 @@ impl Patience {
 
     fn pause(&mut self) -> Result<()> {
         self.is_left()?;
-        places::pause(self.pause)?;
+        executor::sleep(self.pause)?;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         Ok(())
     }

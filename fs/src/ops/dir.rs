@@ -1,5 +1,5 @@
-//! Listing directories: the backing's own stream with the backing's own offsets, so that seekdir
-//! and telldir mean what they mean there and nothing is held in memory but a few entries.
+//! Directory listings: they use the backing's own stream and offsets, so that seekdir and telldir mean the
+//! same as there, and only a few entries are held in memory.
 
 use super::Overlay;
 use crate::backing::dirent::{self, Dirent};
@@ -11,11 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 const AHEAD: usize = 32 << 10;
-/// Entries looked up together. Those that do not fit into the reply any more are looked up again.
+/// Number of entries that are looked up together. Entries that do not fit into the reply are looked up again.
 const AT_ONCE: usize = 16;
 
 impl Overlay {
-    /// Hands entries from `offset` on to `emit` until it says that it is full.
+    /// Passes entries from `offset` on to `emit` until `emit` returns that it is full.
     pub fn readdir(
         &self,
         caller: &Caller,
@@ -29,7 +29,7 @@ impl Overlay {
         walk(&handle, offset, &mut |raw| {
             let mut entry = plain(raw);
             if entry.kind == 0 {
-                // The backing does not say what it is, so look.
+                // The backing does not report the type, so it is looked up.
                 match sys::open_path(handle.inode.fd(), &raw.name)
                     .and_then(|fd| sys::stat(fd.as_fd()))
                 {
@@ -41,12 +41,12 @@ impl Overlay {
         })
     }
 
-    /// As `readdir`, with a lookup of each entry. `.` and `..` come without one, as the kernel does
-    /// not count them; so do entries that cannot be looked up (another file system is mounted
-    /// there), which the C library then leaves out.
+    /// Like `readdir`, with a lookup of each entry. `.` and `..` are passed without one, as the kernel does
+    /// not count them. So are entries that cannot be looked up (another file system is mounted there), which
+    /// the C library then leaves out.
     ///
-    /// Who may list a directory but not search it gets the names all the same: the lookups are
-    /// then the daemon's own, and the kernel lets nobody use them without the right to search.
+    /// A user who may list a directory but not search it gets the names all the same: the lookups are then
+    /// made as the daemon, and the kernel does not let users without the right to search use them.
     pub fn readdirplus(
         &self,
         caller: &Caller,
@@ -70,8 +70,8 @@ impl Overlay {
             full
         };
         while !stream.ahead.is_empty() || refill(&handle, &mut stream)? {
-            // The caller's identity is taken once for several entries, and is off again before
-            // the tables and the store are asked.
+            // The caller's identity is taken once for several entries, and given up again before the
+            // tables and the store are used.
             let opened: Vec<_> = {
                 let _as_caller = may_search.then(|| creds.enter()).transpose()?;
                 let next = stream.ahead.iter().take(AT_ONCE);
@@ -84,7 +84,7 @@ impl Overlay {
                 match self.emit_found(&handle, raw, found, &mut emit) {
                     Ok(false) => {}
                     Ok(true) => return Ok(()),
-                    // An entry that is left out would be a lie: the next call begins with it.
+                    // The listing must not leave out this entry, so it ends here and the next call begins with it.
                     Err(e) => return if emitted { Ok(()) } else { Err(e) },
                 }
                 stream.step();
@@ -93,7 +93,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// True when the entry did not fit any more; an error when there is no descriptor for it.
+    /// True when the entry did not fit any more.
     fn emit_found(
         &self,
         handle: &DirHandle,
@@ -118,13 +118,13 @@ impl Overlay {
                 }
                 Ok(full)
             }
-            // Also where descriptors are short: a name can be listed without one.
+            // Descriptors may be short, too: a name can be listed without one.
             Err(_) => Ok(emit(&entry, None)),
         }
     }
 }
 
-/// What stands for an entry, unless that is not looked up.
+/// Opens a descriptor for an entry; `None` for entries that are not looked up.
 fn open_entry(handle: &DirHandle, raw: &Dirent) -> Option<io::Result<OwnedFd>> {
     let unlisted =
         matches!(raw.name.to_bytes(), b"." | b"..") || raw.name.to_bytes() == RESERVED_NAME;
@@ -140,8 +140,8 @@ fn plain(raw: &Dirent) -> DirEntry {
     }
 }
 
-/// Calls `each` for the visible entries from `offset` on; an entry for which it returns true comes
-/// again next time.
+/// Calls `each` for the visible entries from `offset` on. An entry for which it returns true is
+/// listed again by the next call.
 fn walk(handle: &DirHandle, offset: u64, each: &mut dyn FnMut(&Dirent) -> bool) -> Result<()> {
     let mut stream = handle.stream.lock();
     stream.seek(offset);
@@ -158,7 +158,7 @@ fn walk(handle: &DirHandle, offset: u64, each: &mut dyn FnMut(&Dirent) -> bool) 
     }
 }
 
-/// Reads more entries from where the stream stands; false at the end.
+/// Reads more entries from the stream's position; false at the end.
 fn refill(handle: &DirHandle, stream: &mut DirStream) -> Result<bool> {
     if stream.position != stream.at {
         sys::lseek(handle.fd.as_fd(), stream.at as i64, libc::SEEK_SET)?;

@@ -1,12 +1,12 @@
-//! Files by handle: `open_by_handle_at` on the mount, and whatever exports it.
+//! Files by handle: `open_by_handle_at` on the mount, and servers that export it.
 //!
-//! The kernel makes handles from node numbers and generations. While it knows the node it asks nothing; of a node
-//! that it has forgotten it asks for the name ".", and to connect a directory for "..". The number
-//! alone finds nothing in the backing, so the backing's own handles of the last nodes that
-//! were forgotten are remembered. The caller has CAP_DAC_READ_SEARCH: the kernel sends these names for no other caller.
+//! The kernel makes handles from node numbers and generations. While it knows the node it sends no request.
+//! For a node that it has forgotten it looks up the name ".", and to connect a directory "..". The number
+//! alone finds nothing in the backing, so the backing's own handles of the most recently forgotten nodes are
+//! remembered. The caller has CAP_DAC_READ_SEARCH: the kernel sends these names for no other caller.
 //!
 //! # Crash behaviour
-//! Nothing is kept: the next mount has other handles.
+//! Nothing is stored: the next mount has other handles.
 
 use super::Overlay;
 use crate::backing::{creds, identity, sys};
@@ -19,10 +19,10 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// So many nodes are remembered, at about 150 bytes each.
+/// How many nodes are remembered, at about 150 bytes each.
 const MOST: usize = 1 << 16;
 
-/// How long a node may be neither known nor remembered.
+/// How long a node that is being let go may be neither known nor remembered.
 const LETTING_GO: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ pub(super) struct Forgotten(Mutex<Nodes>);
 #[derive(Default)]
 struct Nodes {
     known: HashMap<u64, Node>,
-    /// The oldest first.
+    /// Node numbers, the oldest first.
     order: VecDeque<u64>,
 }
 
@@ -42,14 +42,15 @@ struct Node {
 }
 
 impl Overlay {
-    /// Handles of the mount's files lead to them as long as the mount lives.
+    /// True if handles of the mount's files lead to them for as long as the mount lives.
     pub fn exports(&self) -> bool {
         self.backing.reopens()
     }
 }
 
 impl Forgotten {
-    /// Nothing refers to the node any more. Handles are for root alone, so other daemons need none.
+    /// Must be called when nothing refers to the node any more. Only root can use handles, so a daemon of
+    /// another user remembers none.
     pub(super) fn remember(&self, inode: &Inode) {
         if inode.is_unlinked() || !creds::switches() {
             return;
@@ -81,11 +82,11 @@ impl Forgotten {
 }
 
 impl Overlay {
-    /// The node itself, which the kernel may have forgotten.
+    /// Looks up the node itself, which the kernel may have forgotten.
     pub(super) fn lookup_self(&self, node: u64, uid: u32) -> Result<Entry> {
         let fd = self.find_node(node)?.ok_or(FsError::Stale(node))?;
         let entry = self.admit_at(fd, None, uid)?.1;
-        // Its number may have gone to another file since.
+        // Its number may belong to another file by now.
         if node != ROOT && entry.attr.ino != node {
             self.undo_lookup(entry.attr.ino);
             return Err(FsError::Stale(node));
@@ -93,7 +94,7 @@ impl Overlay {
         Ok(entry)
     }
 
-    /// A node may be about to be remembered: it is let go of on another thread.
+    /// A node is let go on another thread, so it may be about to be remembered: waits for that.
     fn find_node(&self, node: u64) -> Result<Option<OwnedFd>> {
         let deadline = Instant::now() + LETTING_GO;
         loop {
@@ -110,7 +111,7 @@ impl Overlay {
         }
     }
 
-    /// The directory above, which must be beneath the backing's root: directories move.
+    /// Looks up the parent directory, which must be beneath the backing's root: directories can be moved.
     pub(super) fn lookup_parent(&self, node: u64, uid: u32) -> Result<Entry> {
         let dir = self.directory(node)?;
         let above: OwnedFd = match node {
@@ -122,7 +123,7 @@ impl Overlay {
         }
         let (inode, mut entry) = self.admit_at(above, None, uid)?;
         if inode.node == ROOT {
-            // The number that the kernel knows it by. It is shown as another one.
+            // The number by which the kernel knows the root; users see another one.
             entry.attr.ino = ROOT;
         }
         Ok(entry)

@@ -1,36 +1,34 @@
-//! Locks that hold across nodes: fcntl's and flock's, kept as locks of the canonical file.
+//! Locks that hold across nodes: those of fcntl and flock, held as locks of the canonical file.
 //!
 //! # Consistency
-//! Each owner of locks on a file has an open file description of the canonical file of its own,
-//! and the daemon takes the backing's locks on that. So whatever the backing lets exclude each
-//! other does: owners on this node, on other nodes, and programs that do not use the overlay. What
-//! is noted here beside it is for naming holders and for letting go; the backing decides.
+//! Each owner of locks on a file has an open file description of the canonical file of its own, and the
+//! daemon takes the backing's locks on that. So everything excludes each other that does so in the backing:
+//! owners on this node, on other nodes, and programs that do not use the overlay. The daemon also notes the
+//! locks, to name their holders and to give them up; the backing decides.
 //!
-//! Requests do not say whether they are flock's or fcntl's. Both are in one space, as on NFS
+//! Requests do not say whether they are from flock or fcntl. Both kinds are in one space, as on NFS
 //! (docs/decisions/0009-locks-across-nodes.md).
 //!
-//! # Letting go
-//! - An unlock gives up a range, which may be part of what is held.
-//! - A flush comes with each close, before it returns, and names the closing process's owner: all
-//!   that this owner has on the file goes, as POSIX wants it.
-//! - A release comes when the last copy of an open file is closed. All that was taken through it
-//!   goes, of whatever owner: flock and open-file-description locks are the open file's own, and
-//!   any other owner has flushed before. Not by the owner's number: the kernel may have given that
-//!   to a new open file already, for releases are late. An attempt that finds such a lock still
-//!   held waits for the release (`closing`).
+//! # Giving locks up
+//! - An unlock gives up a range, which may be part of a held lock.
+//! - A flush comes with each close, before it returns, and names the owner of the closing process: all locks
+//!   of this owner on the file are given up, as POSIX requires.
+//! - A release comes when the last copy of an open file is closed. All locks that were taken through it are given
+//!   up, whatever their owner: flock and open-file-description locks belong to the open file, and any other owner
+//!   has flushed before. The owner's number is not used, because the kernel may have given it to a new open file
+//!   already: releases are late. An attempt that finds such a lock still held waits for the release (`closing`).
 //!
-//! A lock that is granted while its asker dies is granted all the same, and goes by the flush or
-//! release that follows; these cannot overtake the answer, since whoever waits for it holds the
-//! file open. If the handle is gone for another reason (the connection was cut), the lock is given
-//! back at once.
+//! If the caller dies while its lock is granted, the lock is granted all the same, and is given up by the flush or
+//! release that follows. These cannot overtake the answer, because the process that waits for the answer holds the
+//! file open. If the handle is gone for another reason (the connection was cut), the lock is given up at once.
 //!
 //! # Crash behaviour
-//! Locks are not recorded. They go with the daemon's descriptors, when it is killed too; a node
-//! that dies has what the backing does with its clients' locks.
+//! Locks are not recorded. They end with the daemon's descriptors, also when the daemon is killed. The locks
+//! of a node that dies are treated as the backing treats those of a dead client.
 //!
 //! # Threads
-//! Everything here may wait for the backing, but for [`Overlay::has_locks`]. Waiting for a lock is
-//! done on threads of its own, see `waiting`.
+//! Everything here may wait for the backing, except [`Overlay::has_locks`]. What would wait for another owner's
+//! lock is returned as [`Attempt::Wait`], for a thread that may wait without end.
 
 mod closing;
 mod held;
@@ -46,34 +44,41 @@ use closing::Closing;
 use held::Piece;
 use std::sync::Arc;
 use table::{LockTable, User};
-use waiting::Waiters;
 
 const BOTH: [LockKind; 2] = [LockKind::Shared, LockKind::Exclusive];
 
 #[derive(Default)]
 pub(super) struct Locks {
     table: LockTable,
-    waiters: Waiters,
     closing: Arc<Closing>,
     #[cfg(test)]
     pub(super) told: super::tests::locks::Told,
 }
 
-/// What fcntl or flock asks.
+/// The outcome of a request that may have to wait for another owner's lock.
+pub enum Attempt<T> {
+    Done(Result<T>),
+    /// Waits, and returns the outcome.
+    Wait(LockWait<T>),
+}
+
+pub type LockWait<T> = Box<dyn FnOnce(&Overlay) -> Result<T> + Send>;
+
+/// A request of fcntl or flock.
 #[derive(Clone, Copy, Debug)]
 pub struct LockRequest {
     pub fh: u64,
-    /// Who holds locks: a process, or an open file. Unique on this mount.
+    /// The owner of the locks: a process, or an open file. Unique on this mount.
     pub owner: u64,
-    /// First and last byte; the largest offset there is stands for the end, wherever it will be.
+    /// First and last byte; the largest possible offset stands for the end of the file, wherever that will be.
     pub first: u64,
     pub last: u64,
     /// `None` unlocks.
     pub kind: Option<LockKind>,
-    /// The process, as others shall see it.
+    /// The number of the process that is shown to others.
     pub pid: u32,
-    /// The thread that waits for the answer.
-    pub asker: Caller,
+    /// The user and the thread that wait for the answer.
+    pub caller: Caller,
 }
 
 impl LockRequest {
@@ -86,40 +91,63 @@ impl LockRequest {
     }
 }
 
-/// A lock that is in the way.
+/// A lock that conflicts with a requested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub first: u64,
     pub last: u64,
     pub kind: LockKind,
-    /// 0 when the holder is not on this node, or not known.
+    /// 0 if the holder is not on this node, or not known.
     pub pid: u32,
 }
 
 impl Overlay {
-    /// A lock was taken, and nobody has been told yet. An error gives it back and is the answer.
+    /// Called when a lock was taken and before the request is answered. If it fails, the lock is given up and
+    /// the error is the answer.
     fn lock_taken(&self, handle: &Handle) -> Result<()> {
         #[cfg(test)]
         self.locks.told.taken(handle)?;
         self.refresh_handle(handle)
     }
 
-    /// A lock is about to be given up, as a whole or in part, or to become a shared one. It goes
-    /// whatever this says; an error is the answer. May wait for the backing.
+    /// Called before a lock is given up, as a whole or in part, or becomes a shared one. The lock is given up
+    /// even if this fails; the error is then the answer. May wait for the backing.
     fn lock_going(&self, handle: &Handle) -> Result<()> {
         #[cfg(test)]
         self.locks.told.going(handle)?;
         self.publish(&handle.file)
     }
 
-    /// A process of this node has locks on that file (or is about to). Never waits.
+    /// True if a process of this node has locks on the file of this handle, or is about to. Never waits.
     pub fn has_locks(&self, fh: u64) -> bool {
         let handle = self.handles.get(&fh).map(|h| h.inode.node);
         handle.is_some_and(|node| self.locks.table.has(node))
     }
 
-    /// A lock that keeps the owner from what it asks for. Asked for no kind, a lock of its own.
-    pub fn get_lock(&self, ask: &LockRequest) -> Result<Option<Conflict>> {
+    /// Returns a lock that keeps the owner from taking the requested one; if no kind is given, a
+    /// lock of the owner itself.
+    pub fn find_lock(&self, ask: LockRequest) -> Attempt<Option<Conflict>> {
+        match self.get_lock(&ask) {
+            Ok(Some(_)) if ask.kind.is_some() => {
+                self.try_after_closes(ask, Self::get_lock, |found| matches!(found, Ok(Some(_))))
+            }
+            found => Attempt::Done(found),
+        }
+    }
+
+    /// Takes or gives up a lock. If another owner has a conflicting lock, waits for it if `wait` is set, and
+    /// otherwise fails with `FsError::Locked`.
+    pub fn lock(&self, ask: LockRequest, wait: bool) -> Attempt<()> {
+        match self.set_lock(&ask) {
+            Err(FsError::Locked) if wait => Attempt::Wait(Box::new(move |fs| fs.wait_for(&ask))),
+            Err(FsError::Locked) => self.try_after_closes(ask, Self::set_lock, |answer| {
+                matches!(answer, Err(FsError::Locked))
+            }),
+            answer => Attempt::Done(answer),
+        }
+    }
+
+    pub(super) fn get_lock(&self, ask: &LockRequest) -> Result<Option<Conflict>> {
         let handle = self.handle(ask.fh)?;
         let (node, span) = (handle.inode.node, ask.span()?);
         let conflict = |span: Span, kind, pid| Conflict {
@@ -134,7 +162,7 @@ impl Overlay {
         };
         let found = match self.known_lock_user(&handle.inode, ask.owner) {
             Some(user) => user.found_in_backing(kind, span)?,
-            // The handle's own description never has locks: all there are belong to others.
+            // The handle's own description never has locks: every lock that it finds belongs to another owner.
             None => ofd::get(handle.canonical.fd(), kind, span)?,
         };
         Ok(found.map(|found| {
@@ -145,20 +173,20 @@ impl Overlay {
         }))
     }
 
-    /// Takes or gives up a lock, or says that another owner is in the way (`FsError::Locked`).
-    pub fn set_lock(&self, ask: &LockRequest) -> Result<()> {
+    /// Fails with `FsError::Locked` if another owner has a conflicting lock.
+    pub(super) fn set_lock(&self, ask: &LockRequest) -> Result<()> {
         let handle = self.handle(ask.fh)?;
         let Some(piece) = ask.piece()? else {
             return self.unlock(&handle, ask.owner, ask.span()?);
         };
-        let user = self.lock_user(&handle.inode, ask.owner, ask.asker.uid)?;
+        let user = self.lock_user(&handle.inode, ask.owner, ask.caller.uid)?;
         match self.take_lock(&handle, &user, piece)? {
             true => Ok(()),
             false => Err(FsError::Locked),
         }
     }
 
-    /// False when another owner is in the way.
+    /// False if another owner has a conflicting lock.
     fn take_lock(&self, handle: &Handle, user: &User<'_>, piece: Piece) -> Result<bool> {
         let shrinks =
             piece.kind == LockKind::Shared && user.holds(piece.span, &[LockKind::Exclusive]);
@@ -170,8 +198,8 @@ impl Overlay {
         let Some(before) = user.take(piece)? else {
             return Ok(false);
         };
-        // A release takes the handle away first and looks for its locks then: either it finds this
-        // one, or this finds the handle gone.
+        // A release first removes the handle and then looks for its locks: either the release finds this
+        // lock, or this check finds the handle gone.
         if !self.handles.contains_key(&piece.fh) {
             user.drop_all(&[piece.span])?;
             return Err(FsError::BadHandle(piece.fh));
@@ -195,7 +223,7 @@ impl Overlay {
         going
     }
 
-    /// A process closes the file: its locks go, through whichever handle they were taken.
+    /// Called when a process closes the file: its locks are given up, through whichever handle they were taken.
     pub(super) fn drop_locks_of_owner(&self, handle: &Handle, owner: u64) -> Result<()> {
         let Some(user) = self.known_lock_user(&handle.inode, owner) else {
             return Ok(());
@@ -208,7 +236,7 @@ impl Overlay {
         going
     }
 
-    /// The open file is closed, and not in the table of handles any more.
+    /// Called when the open file is closed, and removed from the table of handles.
     pub(super) fn drop_locks_of_handle(&self, handle: &Handle) -> Result<()> {
         let owners = self.locks.table.through(handle.inode.node, handle.fh);
         if owners.is_empty() {
@@ -223,12 +251,6 @@ impl Overlay {
         first
     }
 
-    /// The session has ended: requests that wait for a lock or for another node give up.
-    pub fn end_lock_waits(&self) {
-        self.locks.waiters.end();
-        self.places.end();
-    }
-
     #[cfg(test)]
     pub(super) fn lock_owners(&self) -> usize {
         self.locks.table.owners()
@@ -237,10 +259,5 @@ impl Overlay {
     #[cfg(test)]
     pub(super) fn lock_users(&self) -> usize {
         self.locks.table.users()
-    }
-
-    /// Threads that wait for locks now.
-    pub fn lock_waiters(&self) -> usize {
-        self.locks.waiters.count()
     }
 }

@@ -1,25 +1,25 @@
-//! What each operation means.
+//! The meaning of each operation.
 //!
 //! # Consistency
-//! Names and attributes live in the backing at once; only the bytes of regular files may be in
-//! the log. So every operation here is one on the backing, done as the caller, corrected by what
-//! the store knows of the file: size, modification time and blocks when shown, the log's own
-//! records when changed. A file is *clean* (the canonical file is the whole truth) or *dirty*
-//! (the store is). Going from clean to dirty, and any change of a clean file's size or allocation,
-//! holds the store's `exclusive`, so neither can slip into the other.
+//! Names and attributes are in the backing at once; only the bytes of regular files may be in the log. So
+//! every operation here is an operation on the backing, made as the caller, combined with what the store
+//! knows of the file: size, modification time and blocks when they are shown, the log's own records when they
+//! are changed. A file is *clean* (the canonical file is the whole truth) or *dirty* (the store is). The step
+//! from clean to dirty, and any change of a clean file's size or allocation, is made under the store's
+//! `exclusive`, so neither can happen during the other.
 //!
 //! # Crash behaviour
-//! An operation is answered when the backing has done it (names, attributes) or the log has it
-//! (data, truncation). Nothing is kept here that a restart would miss: the tables only mirror what
-//! the kernel and open handles refer to.
+//! An operation is answered when the backing has done it (names, attributes) or the log has it (data,
+//! truncation). Nothing is kept here that would be missed after a restart: the tables only mirror what the
+//! kernel and open handles refer to.
 //!
 //! # Threads
-//! Everything may be called from any thread and, unless it says otherwise, may wait for the
-//! backing. The transport decides where.
+//! Everything may be called from any thread and may wait for the backing, unless its documentation says
+//! otherwise. The transport decides which thread to use.
 //!
 //! # Identity
-//! The caller's identity is taken for system calls on the backing and for nothing else. The store
-//! is never called with it: what the store creates belongs to the daemon, and counts as its.
+//! The caller's identity is taken for system calls on the backing and for nothing else. The store is never
+//! called with it: what the store creates belongs to the daemon, and counts in the daemon's quota.
 
 mod alloc;
 mod append;
@@ -29,7 +29,7 @@ mod coherent;
 mod data;
 mod dir;
 mod export;
-mod kept;
+mod local_copy;
 mod locks;
 mod namespace;
 mod nodes;
@@ -41,14 +41,15 @@ mod unchanged;
 mod xattr;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use crate::backing::ofd::LockKind;
 pub use append::MAX_WRITE;
 pub use canonical::OpenFile;
-pub use kept::Prefetched;
-pub use locks::{Conflict, LockRequest};
-pub use nodes::{Close, Fsync, Others, Publisher};
+pub use data::WriteMode;
+pub use local_copy::Prefetched;
+pub use locks::{Attempt, Conflict, LockRequest};
+pub use nodes::{Close, Fsync, Others, pause};
 pub use open::{Opened, Registrar};
 pub(crate) use pages::PageDrop;
 pub use policy::Explained;
@@ -58,15 +59,14 @@ use crate::backing::{Backing, Creds, Largest, creds};
 use crate::errno::{FsError, Result};
 use crate::handle::{DirHandle, Handle};
 use crate::inode::{Inode, InodeTable, NoHandle, Place};
-use crate::places::Places;
 use crate::policy::Policies;
+use crate::requests::executor;
 use crate::types::{Caller, Entry, Name};
 use dashmap::DashMap;
-use layout_index::policy::Absorb;
-use layout_index::{FileId, Store};
+use layout_index::{FileId, Placement, Store};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -74,41 +74,30 @@ use std::time::Duration;
 pub struct OverlayOptions {
     pub backing: Backing,
     pub store: Arc<Store>,
-    /// Where writes go, of files that have no policy of their own.
-    pub absorb: Absorb,
-    /// Who else decides about files.
+    /// The settings that decide how single files are treated.
     pub policies: Arc<Policies>,
-    /// How long the kernel may keep names and attributes without asking.
+    /// How long the kernel may cache names and attributes.
     pub ttl: Duration,
-    /// Where the file system below can be told where a new file's bytes go.
+    /// Set if the backing can be told where to put the bytes of a new file.
     pub placement: Option<Arc<dyn Placement>>,
-    /// Other nodes over the same backing, if there can be some.
+    /// The other nodes over the same backing, if there can be any.
     pub others: Option<Others>,
-    /// Locks are the backing's, and hold across nodes; false leaves them to the kernel.
+    /// Locks are taken in the backing, and hold across nodes. If false they are left to the kernel.
     pub shared_locks: bool,
-}
-
-/// Chooses where the bytes of new canonical files go.
-pub trait Placement: Send + Sync {
-    /// Flags for the creation, so that the place can still be chosen.
-    fn create_flags(&self) -> i32;
-    /// Called with a file that was made just now, as the user who made it. Where this fails the
-    /// file is wherever the file system below puts it, which is never an error.
-    fn place(&self, file: BorrowedFd<'_>);
+    pub descriptors: Descriptors,
 }
 
 /// Called with a node number whose cached attributes the kernel must drop.
 pub type Invalidate = Box<dyn Fn(u64) + Send + Sync>;
 
-/// Called with files that the kernel should let go of. Must not wait: it is called within a
-/// request, and the kernel may want locks for this that the request's caller holds.
+/// Called with files that the kernel should forget. Must not wait: it is called within a request, and to
+/// forget them the kernel may need locks that the request's caller holds.
 pub(crate) type LetGo = Box<dyn Fn(Vec<Place>) + Send + Sync>;
 
 /// The file system: one backing, one store.
 pub struct Overlay {
     backing: Backing,
     store: Arc<Store>,
-    absorb: Absorb,
     policies: Arc<Policies>,
     /// Counts changes of directories' attributes.
     directory_policies: AtomicU64,
@@ -118,7 +107,6 @@ pub struct Overlay {
     others: Option<Others>,
     shared_locks: bool,
     locks: locks::Locks,
-    places: Arc<Places>,
     largest: Largest,
     inodes: InodeTable,
     handles: DashMap<u64, Arc<Handle>>,
@@ -129,31 +117,28 @@ pub struct Overlay {
     page_drop: OnceLock<Box<dyn pages::PageDrop>>,
     refused: append::Refused,
     forgotten: export::Forgotten,
-    /// Files that the drain has made clean; see `admit`.
+    /// Number of files that the drain has made clean; see `admit_at`.
     drained: AtomicU64,
     told_of_descriptors: AtomicBool,
 }
 
 impl Overlay {
-    pub fn new(options: OverlayOptions) -> io::Result<Arc<Self>> {
-        let descriptors = raise_file_limit()?;
+    pub fn new(options: OverlayOptions) -> Arc<Self> {
         let OverlayOptions {
             backing,
             store,
-            absorb,
             policies,
             ttl,
             placement,
             others,
             shared_locks,
+            descriptors,
         } = options;
-        let root = backing.root().try_clone_to_owned()?;
-        let inodes = InodeTable::new(root, &backing.root_identity(), descriptors);
-        inodes.set_reopens(backing.reopens());
-        Ok(Arc::new(Self {
+        let Descriptors { root, limit } = descriptors;
+        let inodes = InodeTable::new(root, &backing.root_identity(), limit, backing.reopens());
+        Arc::new(Self {
             backing,
             store,
-            absorb,
             policies,
             directory_policies: AtomicU64::new(0),
             complaints: policy::Complaints::default(),
@@ -162,7 +147,6 @@ impl Overlay {
             others,
             shared_locks,
             locks: locks::Locks::default(),
-            places: Arc::default(),
             largest: Largest::default(),
             inodes,
             handles: DashMap::new(),
@@ -175,7 +159,7 @@ impl Overlay {
             forgotten: export::Forgotten::default(),
             drained: AtomicU64::new(0),
             told_of_descriptors: AtomicBool::new(false),
-        }))
+        })
     }
 
     pub fn backing(&self) -> &Backing {
@@ -183,16 +167,11 @@ impl Overlay {
     }
 
     pub fn store(&self) -> &Arc<Store> {
-        debug_assert!(creds::is_own(), "the store is called as somebody else");
+        debug_assert!(creds::is_own(), "the store is called as another user");
         &self.store
     }
 
-    /// Where requests run that may wait.
-    pub(crate) fn places(&self) -> &Arc<Places> {
-        &self.places
-    }
-
-    /// The user that opened a handle; `None` for one that no caller has.
+    /// The caller that opened a handle; `None` if there is no such handle.
     pub(crate) fn opener(&self, fh: u64) -> Option<Caller> {
         self.handles.get(&fh).map(|handle| handle.opener)
     }
@@ -201,21 +180,21 @@ impl Overlay {
         self.shared_locks
     }
 
-    /// How to tell the kernel that attributes changed behind its back. The first one stays.
+    /// Sets how to tell the kernel that attributes have changed without its knowledge. The first call counts.
     pub fn on_invalidate(&self, invalidate: Invalidate) {
         if self.invalidate.set(invalidate).is_err() {
             tracing::warn!("the overlay is mounted already; the first mount stays informed");
         }
     }
 
-    /// How to ask the kernel to let files go. The first one stays.
+    /// Sets how to ask the kernel to forget files. The first call counts.
     pub(crate) fn on_let_go(&self, let_go: LetGo) {
         if self.let_go.set(let_go).is_err() {
             tracing::warn!("the overlay is mounted already; the first mount stays informed");
         }
     }
 
-    /// As if the process could have no more than this many files open.
+    /// Makes the overlay work as if the process could have no more than this many files open.
     pub fn limit_descriptors(&self, descriptors: usize) {
         self.inodes.set_descriptors(descriptors);
     }
@@ -251,8 +230,8 @@ impl Overlay {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts one lookup of what `fd` stands for, found as `name` in `dir`. The caller tells the
-    /// kernel, or forgets it. Not with the caller's identity in force.
+    /// Counts one lookup of the file that `fd` stands for, found as `name` in `dir`. The caller must report
+    /// it to the kernel, or undo it. Must not be called while the caller's identity is in force.
     fn admit(
         &self,
         fd: OwnedFd,
@@ -267,7 +246,7 @@ impl Overlay {
         self.admit_at(fd, Some(place), uid)
     }
 
-    /// The same for what was found without a name.
+    /// The same for a file that was found without a name.
     fn admit_at(&self, fd: OwnedFd, place: Option<Place>, uid: u32) -> Result<(Arc<Inode>, Entry)> {
         let drained = self.drained.load(Ordering::Acquire);
         let it = self.backing.identify(fd.as_fd())?;
@@ -276,6 +255,7 @@ impl Overlay {
         }
         let remembered = self.inodes.remember(fd, &it, place, uid);
         self.let_idle_files_go(uid);
+        self.hold_back_lookup(uid);
         let Some(inode) = remembered else {
             return Err(self.too_many_files());
         };
@@ -290,12 +270,23 @@ impl Overlay {
         Ok((inode, entry))
     }
 
-    /// For operations that make a name: they are not begun if the new file could not be known.
+    /// Leaves the kernel time to let idle files go before a walk has all descriptors. A caller that is gone, or for which there
+    /// is no place to wait, is answered at once.
+    fn hold_back_lookup(&self, uid: u32) {
+        let delay = self.inodes.lookup_delay(uid);
+        if !delay.is_zero()
+            && let Err(end) = executor::sleep(delay)
+        {
+            tracing::debug!(?end, "a lookup was not held back");
+        }
+    }
+
+    /// For operations that make a name: they are not begun if there is no room for the new file's node.
     fn need_room(&self, uid: u32) -> Result<()> {
         if self.inodes.has_room(uid) {
             return Ok(());
         }
-        // To wait for it would be in vain: the kernel has the directory locked until it is answered.
+        // Waiting for room would be in vain: the kernel keeps the directory locked until the request is answered.
         self.let_idle_files_go(uid);
         Err(self.too_many_files())
     }
@@ -307,8 +298,8 @@ impl Overlay {
         })
     }
 
-    /// When descriptors are short: those of undrained files that nothing else refers to are closed, and
-    /// the kernel is asked for idle ones.
+    /// If descriptors are short, closes those of undrained files that nothing else refers to, and asks the
+    /// kernel to forget idle files.
     fn let_idle_files_go(&self, uid: u32) {
         let idle = self.inodes.idle_files(uid);
         if idle.is_empty() {
@@ -335,15 +326,15 @@ impl Overlay {
         FsError::TooManyFiles
     }
 
-    /// The kernel gives back `count` lookups of `node`. Never waits: when that was the last
-    /// reference, the node is handed back, to be let go of where waiting is no harm. Closing the
-    /// last descriptor of a removed file makes the backing free it, which may take its time.
+    /// The kernel gives back `count` lookups of `node`. Never waits: if that was the last reference the node
+    /// is returned, and the caller passes it to `let_go` where waiting does no harm. Closing the last
+    /// descriptor of a removed file makes the backing free it, which may take a while.
     pub fn forget(&self, node: u64, count: u64) -> Option<Unreferenced> {
         self.inodes.forget(node, count).map(Unreferenced)
     }
 
-    /// Nothing refers to the node any more. If it has no name either, what the log holds of the
-    /// file goes.
+    /// Must be called when nothing refers to the node any more. If the file has no name either, what the
+    /// log holds of it is dropped.
     pub fn let_go(&self, gone: Unreferenced) {
         let Unreferenced(inode) = gone;
         if inode.is_unlinked() {
@@ -363,24 +354,16 @@ impl Overlay {
         {
             tracing::error!(file = %id, %error, "the data of a removed file could not be dropped");
         }
-    }
-
-    /// The drain made this file clean: its descriptor is not needed for that any more. Called
-    /// while the drain still holds the file.
-    pub fn file_clean(&self, id: FileId) {
-        self.drained.fetch_add(1, Ordering::AcqRel);
-        if let Some(inode) = self.inodes.get_by_id(&id)
-            && let Err(error) = self.strip_after_writes(&inode)
-        {
-            tracing::warn!(file = %id, %error, "privileges of a drained file could not be looked at");
-        }
-        let is_dirty = || self.store().lookup(id).is_some_and(|f| !f.is_settled());
-        if let Some(gone) = self.inodes.keep_while(&id, is_dirty) {
-            self.let_go(Unreferenced(gone));
+        file.set_nameless(false);
+        match self.others.as_ref().map(|others| others.publisher()) {
+            Some(Ok(publisher)) => publisher.drop_published(&file),
+            // The next start of the store drops it.
+            Some(Err(error)) => tracing::info!(file = %id, %error, "published data of it stays"),
+            None => {}
         }
     }
 
-    /// Number of files and directories the kernel or undrained data keep open here.
+    /// Number of files and directories that the kernel or undrained data keep open here.
     pub fn known_inodes(&self) -> usize {
         self.inodes.len()
     }
@@ -391,7 +374,7 @@ impl Overlay {
 #[derive(Debug)]
 pub struct Unreferenced(Arc<Inode>);
 
-/// An operation's directory, name and identity, checked in one place.
+/// The directory, name and identity of an operation, checked in one place.
 struct At {
     dir: Arc<Inode>,
     name: Name,
@@ -409,7 +392,24 @@ impl Overlay {
     }
 }
 
-/// Every known inode holds a descriptor, so take as many as the system gives. Returns how many.
+/// Descriptors of the process that a file system begins with.
+pub struct Descriptors {
+    /// The backing's root once more, for the root's inode.
+    root: OwnedFd,
+    limit: usize,
+}
+
+impl Descriptors {
+    /// Raises the limit of open files as far as possible, because every known inode holds a descriptor.
+    pub fn prepare(backing: &Backing) -> io::Result<Descriptors> {
+        Ok(Descriptors {
+            root: backing.root().try_clone_to_owned()?,
+            limit: raise_file_limit()?,
+        })
+    }
+}
+
+/// Returns the new limit.
 fn raise_file_limit() -> io::Result<usize> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -418,7 +418,7 @@ fn raise_file_limit() -> io::Result<usize> {
         .and_then(|s| s.trim().parse().ok())
         .unwrap_or(hard)
         .max(hard);
-    // Only root may pass the hard limit; everyone may reach it.
+    // Only root may exceed the hard limit; every user may reach it.
     if soft < most && setrlimit(Resource::RLIMIT_NOFILE, most, most).is_err() {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }

@@ -1,8 +1,8 @@
-//! Names: they live in the backing, and nowhere else.
+//! Names, which are in the backing and nowhere else.
 //!
-//! Removing the last name of a file with undrained data cancels that data, but not before the last
-//! handle and the kernel's last lookup are gone: until then an open that was under way when the
-//! name went may still arrive, and must find the bytes.
+//! Removing the last name of a file with undrained data cancels that data, but only after the last handle and
+//! the kernel's last lookup are gone: until then an open that was under way when the name was removed may
+//! still arrive, and must find the bytes.
 
 use super::{At, Overlay, Unreferenced};
 use crate::backing::canonical::seems_gone;
@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// So many directories above each other, removed and made again, are gone through.
+/// Maximum number of nested directories, all of them removed and made again, that `successor` goes through.
 const DEEPEST: usize = 64;
 
 impl Overlay {
@@ -48,9 +48,9 @@ impl Overlay {
         Ok(self.admit(found, &dir, name.as_c(), caller.uid)?.1)
     }
 
-    /// The directory that has the name now of one that another node has removed. A lookup answers with
-    /// what is in that one: to say ESTALE would end calls that make a name (the kernel
-    /// looks for a directory again when a change fails, not when the lookup before it does).
+    /// Another node has removed this directory: returns the directory that has its name now. A lookup then
+    /// answers with what is in that directory. ESTALE would instead fail calls that make a name: the kernel
+    /// looks for a directory again if a change fails, but not if the lookup before it fails.
     fn successor(&self, creds: &Creds, gone: &Inode, depth: usize) -> Result<OwnedFd> {
         let place = self.inodes.place_of(gone.node).ok_or(FsError::NotFound)?;
         let parent = self.inode(place.parent)?;
@@ -97,8 +97,8 @@ impl Overlay {
         })
     }
 
-    /// Regular files, FIFOs, sockets and devices, with the caller's rights. The daemon never
-    /// opens the last three; the kernel does, on the mount.
+    /// Makes regular files, FIFOs, sockets and devices with the caller's rights. The daemon never opens the
+    /// last three kinds; the kernel does, on the mount.
     #[allow(clippy::too_many_arguments)]
     pub fn mknod(
         &self,
@@ -169,7 +169,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// `flags` as renameat2(2) has them; the backing decides which it knows.
+    /// `flags` are those of renameat2(2); the backing decides which it supports.
     #[allow(clippy::too_many_arguments)]
     pub fn rename(
         &self,
@@ -191,7 +191,7 @@ impl Overlay {
             } else {
                 None
             };
-            let moved = match self.store.kept().is_empty() {
+            let moved = match self.store.local_copies().is_empty() {
                 true => None,
                 false => self.victim(&from.dir, &from.name)?,
             };
@@ -216,8 +216,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// What the backing said of a name in `dir`. The kernel may have kept the name of a directory for a
-    /// while that another node has removed, and made again: ESTALE makes it look for the new one.
+    /// Converts the backing's answer about a name in `dir`. The kernel may still have the name of a directory
+    /// cached that another node has removed and made again: ESTALE makes it look for the new one.
     pub(super) fn answer_in<T>(&self, dir: &Inode, answer: io::Result<T>) -> Result<T> {
         match answer {
             Err(e) if seems_gone(&e) && self.is_gone_elsewhere(dir) => {
@@ -227,7 +227,7 @@ impl Overlay {
         }
     }
 
-    /// The directory has no name any more, and this node has not removed it.
+    /// True if the directory has no name any more, and this node has not removed it.
     pub(super) fn is_gone_elsewhere(&self, dir: &Inode) -> bool {
         if self.others.is_none() {
             return false;
@@ -240,17 +240,17 @@ impl Overlay {
         self.removed_elsewhere(dir, links)
     }
 
-    /// A name of `victim` was removed. If it was the last, its undrained data is not drained. The name
-    /// is gone whatever happens here, so that no failure is the caller's: the drain will find the file
-    /// gone and drop the data then.
+    /// A name of `victim` was removed. If it was the last, the file's undrained data is not drained. The
+    /// name is gone whatever happens here, so the caller gets no error: the drain will find the file
+    /// gone and then drop the data.
     fn name_gone(&self, victim: Option<(OwnedFd, Identified)>) {
         let Some((fd, it)) = victim else {
             return;
         };
         let was_last = match sys::stat(fd.as_fd()) {
             Ok(stat) => stat.nlink == 0,
-            // Some file systems say this of a file without a name, although this daemon has it open. The
-            // file had another name: whether that is gone too, the drain finds out.
+            // Some file systems return this for a file without a name, although this daemon has it open. If
+            // the file had another name, the drain finds out whether that is gone too.
             Err(e) if seems_gone(&e) => it.stat.is_dir() || it.stat.nlink == 1,
             Err(error) => {
                 tracing::debug!(file = %it.id, %error, "a removed file cannot be looked at");
@@ -267,13 +267,12 @@ impl Overlay {
         if !it.stat.is_file() {
             return;
         }
-        self.store().kept().forget(it.id);
+        self.store().local_copies().forget(it.id);
         let Some(file) = self.store().lookup(it.id) else {
             return;
         };
-        if file.is_clean() {
-            return;
-        }
+        // What is published stays readable through open handles, too.
+        file.set_nameless(true);
         if let Err(error) = file.mark_unlinked() {
             tracing::error!(file = %it.id, %error, "a removal could not be recorded");
         }
@@ -285,11 +284,11 @@ impl Overlay {
         }
     }
 
-    /// What is about to lose a name, if that is a regular file or a directory.
+    /// Opens and identifies the entry that is about to lose a name, if it is a regular file or a directory.
     fn victim(&self, dir: &Inode, name: &Name) -> Result<Option<(OwnedFd, Identified)>> {
         let fd = match sys::open_path(dir.fd(), name.as_c()) {
             Ok(fd) => fd,
-            // Nothing there, or a mount point: the operation itself says what that means.
+            // There is no such entry, or it is a mount point: the operation itself returns the error for that.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EXDEV)) => {
                 return Ok(None);
             }

@@ -1,29 +1,29 @@
 //! Opening and closing files.
 //!
-//! # Which way the I/O goes
-//! The kernel allows an inode either passthrough handles or others, never both at once, so the
-//! first open decides under the inode's lock and the rest follow until all are closed:
+//! # Passthrough or direct I/O
+//! The kernel allows an inode either passthrough handles or others, never both at once, so the first open
+//! decides under the inode's lock and the rest follow until all are closed:
 //!
-//! - **Passthrough**: a clean file opened for reading (or for anything, when nothing is absorbed).
-//!   The kernel goes to the canonical file itself. While such handles are open, a writer gets one
-//!   too: its writes are right, just not absorbed. A reader that has closed may still be counted,
-//!   as the kernel does not wait for releases; so a writer gives them a moment first.
-//! - **Direct**: everything else, readers included, and files of which a copy is kept (`kept.rs`). The kernel's page cache is bypassed: with it, a
-//!   read that was under way while another process wrote could leave the old bytes in the cache
-//!   after the write was answered, and one cached reader would make the kernel serialise all
-//!   writers of the file. Shared mmap still works (the kernel keeps pages for it, writes them back
-//!   through the mapping's own handle, and drops them when a direct write passes over).
+//! - **Passthrough**: a clean file opened for reading (or for anything, when nothing is absorbed). The kernel
+//!   reads and writes the canonical file itself. While such handles are open, a writer gets one too: its
+//!   writes are correct, just not absorbed. A reader that has closed may still be counted, as the kernel does
+//!   not wait for releases; so a writer waits a moment for them first.
+//! - **Direct**: everything else, readers included, and files that have a local copy (`local_copy.rs`). The
+//!   kernel's page cache is bypassed: with it, a read that was under way while another process wrote could
+//!   leave the old bytes in the cache after the write was acknowledged, and one cached reader would make the
+//!   kernel serialise all writers of the file. Shared mmap still works (the kernel keeps pages for it, writes
+//!   them back through the mapping's own handle, and drops them when a direct write overwrites them).
 //!
-//! A file can only become dirty through a direct handle, so it never does while the kernel reads
-//! the canonical file behind our back.
+//! A file can become dirty only through a direct handle, so it never does while the kernel itself
+//! reads the canonical file.
 //!
 //! # Rights
-//! The canonical file is opened as the caller, so the backing has agreed to each open. A write-only
-//! open tries read-write first: write-through and sparse seeks then work on every handle.
+//! The canonical file is opened as the caller, so the backing has agreed to each open. A write-only open
+//! tries read-write first: write-through and sparse seeks then work on every handle.
 
 use super::pages::NO_HANDLE;
 use super::policy::Said;
-use super::{At, Overlay, Placement, Unreferenced};
+use super::{At, Overlay, Unreferenced};
 use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
 use crate::backing::{AsUser, Creds, sys};
 use crate::errno::{FsError, Result};
@@ -44,19 +44,19 @@ use std::time::{Duration, Instant};
 /// How long a writer waits for passthrough handles that may be closed already.
 const FOR_RELEASES: Duration = Duration::from_millis(20);
 
-/// The kernel opens a program to run it: execute permission is enough.
+/// The kernel opens a program to run it, for which execute permission is enough.
 const FMODE_EXEC: i32 = 0x20;
 
-/// How a transport makes a file known to the kernel for passthrough.
+/// The transport's way to register a file with the kernel for passthrough.
 pub trait Registrar {
     fn register(&self, fd: BorrowedFd<'_>) -> io::Result<Registered>;
 }
 
-/// An open file, as the transport has to announce it.
+/// An open file, as the transport has to report it to the kernel.
 pub struct Opened {
     pub fh: u64,
     pub passthrough: Option<Registered>,
-    /// The kernel sends the reads and writes of the handle here, although the file is in passthrough.
+    /// The kernel sends the reads and writes of this handle here, even if the file is in passthrough.
     pub sends_requests: bool,
 }
 
@@ -105,14 +105,14 @@ impl Overlay {
         let made = {
             let _as_caller = creds.enter()?;
             let placement = self.placement.as_deref();
-            let chosen_later = placement.map_or(0, Placement::create_flags);
+            let chosen_later = placement.map_or(0, |placement| placement.create_flags());
             with_umask(umask, mode & 0o7777, |mode| {
                 let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
                 sys::open_beneath(dir.fd(), name.as_c(), flags | chosen_later, mode)
             })
             .inspect(|made| {
                 if let Some(placement) = placement {
-                    placement.place(made.as_fd());
+                    placement.stripe(made.as_fd());
                 }
             })
         };
@@ -123,7 +123,7 @@ impl Overlay {
                 let (inode, entry) = self.admit(path, &dir, name.as_c(), caller.uid)?;
                 (inode, entry, fd, said)
             }
-            // Somebody was faster, and the caller does not mind.
+            // Another process has made the file meanwhile, which the caller allows.
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) && flags & libc::O_EXCL == 0 => {
                 let found = {
                     let _as_caller = creds.enter()?;
@@ -150,7 +150,7 @@ impl Overlay {
                 });
             }
         };
-        // A file that was made is empty and has the mode that was asked for: nothing to cut or strip.
+        // A new file is empty and has the requested mode: there is nothing to cut or strip.
         let flags = match said {
             Said::Made(_) => flags & !libc::O_TRUNC,
             _ => flags,
@@ -162,7 +162,7 @@ impl Overlay {
         Ok((entry, opened))
     }
 
-    /// The kernel will not hear of this lookup.
+    /// Takes back a lookup that the kernel will not be told about.
     pub(super) fn undo_lookup(&self, node: u64) {
         if let Some(gone) = self.forget(node, 1) {
             self.let_go(gone);
@@ -193,8 +193,8 @@ impl Overlay {
         let prepared = self.prepare_open(caller, &inode, &file, &canonical, flags);
         prepared.inspect_err(|_| self.handle_gone(&inode, caller.uid))?;
         let fd = canonical.fd();
-        let kept = self.check_kept(&file, fd);
-        let registrar = registrar.filter(|_| !kept);
+        let copied = self.check_local_copy(&file, fd);
+        let registrar = registrar.filter(|_| !copied);
         let passthrough = self.choose_mode(&inode, &file, fd, writable, absorb, registrar);
         if passthrough.is_some() || absorb == Absorb::Off {
             let settled = self.settle(&file);
@@ -231,15 +231,15 @@ impl Overlay {
         })
     }
 
-    /// What the kernel cannot do with the canonical file by itself: O_DIRECT of any alignment, and appends
-    /// whose place this node has to find. A handle that only writes now may be made to append later.
+    /// True for handles whose I/O the kernel cannot do on the canonical file itself: O_DIRECT of any alignment, and
+    /// appends whose offset this node has to find. A handle that only writes now may be set to append later.
     fn sends_requests(&self, flags: i32, absorb: Absorb) -> bool {
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let appends = writable && (absorb != Absorb::Off || flags & libc::O_APPEND != 0);
         flags & libc::O_DIRECT != 0 || (self.others.is_some() && appends)
     }
 
-    /// What others have published is seen, and a truncation is done.
+    /// Makes visible what other nodes have published, and truncates if requested.
     fn prepare_open(
         &self,
         caller: &Caller,
@@ -256,11 +256,11 @@ impl Overlay {
             self.size_is_known(caller, inode, file, canonical.fd())?;
         }
         if flags & libc::O_TRUNC != 0 {
-            // The kernel leaves this to us when it sends O_TRUNC with the open.
+            // The kernel leaves this to the file system when it sends O_TRUNC with the open.
             self.strip_privileges(inode, caller.uid != 0)?;
             let _turn = self.turn_of_all(inode, file, self.absorb_of(file) == Absorb::Coherent)?;
             self.truncate(inode, file, canonical, 0)?;
-            // The kernel has cut its own size with this open.
+            // The kernel sets its own size to 0 with this open.
             inode.kernel_size.told(0);
         }
         self.refreshed(inode);
@@ -322,8 +322,15 @@ impl Overlay {
         registered
     }
 
-    /// Once for each `close`: the last moment at which an error of the drain can be told. Locks of
-    /// the closing process (`owner`) go; only where there are some may this wait.
+    /// [`flush`](Self::flush) if it need not wait: there are no locks to give up, and no other nodes to tell about
+    /// the close.
+    pub fn flush_at_once(&self, fh: u64, owner: u64) -> Option<Result<()>> {
+        let waits = self.has_locks(fh) || self.close_waits(fh);
+        (!waits).then(|| self.flush(fh, owner))
+    }
+
+    /// Called for each `close`, the last moment at which an error of the drain can be reported. Gives up the
+    /// locks of the closing process (`owner`). Waits only if there are such locks, or changes to publish.
     pub fn flush(&self, fh: u64, owner: u64) -> Result<()> {
         if fh == NO_HANDLE {
             return Ok(());
@@ -335,12 +342,12 @@ impl Overlay {
         closed.and(unlocked).and(last)?;
         match handle.writable {
             true => report(&handle, false),
-            // A program that only reads has lost nothing.
+            // A program that only reads has lost no data.
             false => Ok(()),
         }
     }
 
-    /// The last close of a handle. Nobody hears an error from here. May wait for the backing.
+    /// The last close of a handle. The kernel ignores errors of a release. May wait for the backing.
     pub fn release(&self, fh: u64) -> Result<()> {
         if fh == NO_HANDLE {
             return Ok(());
@@ -354,7 +361,7 @@ impl Overlay {
         let inode = handle.inode.clone();
         let file = handle.file.clone();
         let (writable, opener) = (handle.writable, handle.opener.uid);
-        // The kernel's registration goes with the last handle that uses it.
+        // The registration with the kernel ends when the last handle that uses it is dropped.
         drop(handle);
         leave_mode(&inode);
         if writable {
@@ -366,13 +373,13 @@ impl Overlay {
         unlocked
     }
 
-    /// An open failed after its way of I/O was chosen.
+    /// Called when an open fails after its I/O mode was chosen.
     fn mode_gone(&self, inode: &Inode, uid: u32) {
         leave_mode(inode);
         self.handle_gone(inode, uid);
     }
 
-    /// `uid` as it was given to `need_handle`.
+    /// `uid` must be the one that was passed to `need_handle`.
     pub(super) fn handle_gone(&self, inode: &Inode, uid: u32) {
         if let Some(gone) = self.inodes.remove_handle(inode.node, uid) {
             self.let_go(Unreferenced(gone));
@@ -415,7 +422,7 @@ impl Overlay {
     }
 }
 
-/// One handle less.
+/// Counts one handle less.
 fn leave_mode(inode: &Inode) {
     let mut io = inode.io.lock();
     match &mut *io {
@@ -429,9 +436,9 @@ fn leave_mode(inode: &Inode) {
     }
 }
 
-/// What the drain could not do with this file's data. A close tells it every time: other
-/// processes may close copies of the descriptor before the job closes its own. An fsync tells it
-/// once per handle and failure, and closes after that no more.
+/// Returns the error of the drain with this file's data. A close returns it every time, because other
+/// processes may close copies of the descriptor before the job closes its own. An fsync returns it once per
+/// handle and failure, after which closes of the handle do not return it either.
 pub(super) fn report(handle: &Handle, by_fsync: bool) -> Result<()> {
     let told = handle.told.load(Ordering::Acquire);
     let Some((number, error)) = handle.file.error_after(told) else {
@@ -446,7 +453,7 @@ pub(super) fn report(handle: &Handle, by_fsync: bool) -> Result<()> {
     })
 }
 
-/// Opens the canonical file as the caller, who asked for `flags`.
+/// Opens the canonical file as the caller, with the access that `flags` ask for.
 fn open_canonical(inode: &Inode, creds: &Creds, flags: i32) -> Result<OwnedFd> {
     let access = flags & libc::O_ACCMODE;
     let tried = {
@@ -477,8 +484,8 @@ fn denied(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EACCES)
 }
 
-/// The kernel will read and write with the identity in force now, for every handle of the file:
-/// the owner's, so that quotas count. Each open has been agreed to by the backing before.
+/// Registers the file for passthrough. For every handle of the file the kernel will read and write with the
+/// identity in force now: the owner's, so that quotas count. The backing has agreed to each open before.
 fn register(registrar: &dyn Registrar, fd: BorrowedFd<'_>) -> Option<Registered> {
     let attempt = || {
         let seen = sys::glance(fd)?;
@@ -489,7 +496,7 @@ fn register(registrar: &dyn Registrar, fd: BorrowedFd<'_>) -> Option<Registered>
     match attempt() {
         Ok(registered) => Some(registered),
         Err(error) => {
-            // Not every backing can be passed through to; reading through here is always right.
+            // Not every backing supports passthrough; reading through the daemon is always right.
             tracing::debug!(%error, "no passthrough for this file");
             None
         }

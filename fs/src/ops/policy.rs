@@ -1,18 +1,18 @@
-//! Policies of files, where the operations meet them.
+//! Policies of files: where the operations read and apply them.
 //!
-//! An open learns the file's policy and leaves it with the store's object for the file, where closes,
-//! syncs and the drain find it: one call to the backing for a file without attributes, none if the file
-//! has not changed since the last open (`policy/learned.rs`), and nothing for each write. How writes go
-//! (`absorb`) is a handle's own and stays as it was at its open.
+//! An open reads the file's policy and stores it in the store's object for the file, where closes, syncs and
+//! the drain find it. This takes one call to the backing for a file without attributes, none if the file has
+//! not changed since the last open (`policy/learned.rs`), and nothing for each write. How writes go
+//! (`absorb`) belongs to a handle and stays as it was at its open.
 //!
-//! A new file takes over what the directories above it say *to its owner*: a directory's attributes count
-//! for the files of whoever owns it, and root's for everybody's if nobody else can set them. So
-//! nobody's policy is forced on somebody else's files.
+//! A new file takes over what the directories above it set *for its owner*: a directory's attributes count
+//! for files of the directory's owner, and root's for all files if only root can set them. So no user's
+//! policy is forced on another user's files.
 //!
 //! # Crash behaviour
 //!
-//! What a file took over is recorded with the file right after it was made. A kill between the two
-//! leaves a file that has taken over nothing.
+//! The attributes that a file took over are recorded with the file right after it was made. A kill between
+//! the two leaves a file that has taken over nothing.
 
 use super::Overlay;
 use crate::backing::sys;
@@ -22,7 +22,7 @@ use crate::policy::above::{self, Above, Climbed};
 use crate::policy::learned::Learned;
 use crate::policy::{Attributes, Decision, attributes};
 use crate::types::{Caller, Time};
-use layout_index::policy::{Absorb, Close, Fsync};
+use layout_index::policy::Absorb;
 use layout_index::{File, FilePolicy, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -33,70 +33,59 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Directories are looked at again after this long at most: another node may have changed them.
+/// Directories are read again after this time at most: another node may have changed them.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// No path is deeper; one that moves while it is climbed might be.
+/// Maximum number of directories to climb. No path is deeper, but one that is moved meanwhile might seem so.
 const HIGHEST: usize = 2048;
 
-/// Different complaints that are logged while the daemon runs: anybody can cause them.
+/// Maximum number of different complaints that are logged while the daemon runs: any user can cause them.
 const MOST_COMPLAINTS: usize = 1000;
 
-/// Complaints that were logged already.
+/// The complaints that were logged already.
 #[derive(Default)]
 pub(super) struct Complaints(Mutex<HashSet<String>>);
 
 impl Complaints {
-    /// True for the first time, as long as there are not too many of them.
+    /// True the first time, as long as there are not too many complaints.
     fn is_new(&self, complaint: &str) -> bool {
         let mut said = self.0.lock();
         said.len() < MOST_COMPLAINTS && said.insert(complaint.to_owned())
     }
 }
 
-/// Where the attributes of a file are to be had.
+/// Where the attributes of a file are found.
 pub(super) enum Said {
-    /// It was made just now, and has taken these over.
+    /// The file was made just now, and has taken these over.
     Made(Attributes),
-    /// In the backing, where it was last changed at this time.
+    /// In the backing. The file's ctime is given.
     Below(Time),
-    /// In the backing, and one of them was changed just now.
+    /// In the backing, where one of them was changed just now.
     Anew,
 }
 
 /// How a file is treated, and why.
 #[derive(Debug)]
 pub struct Explained {
-    /// Of the file.
+    /// The file's owner.
     pub uid: u32,
-    /// Below the mount; `None` if it has no name.
+    /// The path below the mount; `None` if the file has no name.
     pub path: Option<PathBuf>,
     pub decisions: Vec<Decision>,
-    /// What is wrong with its attributes.
+    /// Messages about attributes of the file that make no sense.
     pub bad: Vec<String>,
 }
 
 impl Overlay {
     pub(super) fn absorb_of(&self, file: &File) -> Absorb {
-        let absorb = file.policy().absorb.unwrap_or(self.absorb);
-        match absorb {
-            // With one node every read sees the last write anyway.
+        match file.settings().absorb {
+            // On a single node every read sees the last write anyway.
             Absorb::Coherent if self.others.is_none() => Absorb::On,
             other => other,
         }
     }
 
-    pub(super) fn close_of(&self, file: &File) -> Close {
-        let mount = || self.others.as_ref().map_or(Close::default(), |o| o.close);
-        file.policy().close.unwrap_or_else(mount)
-    }
-
-    pub(super) fn fsync_of(&self, file: &File) -> Fsync {
-        let mount = || self.others.as_ref().map_or(Fsync::default(), |o| o.fsync);
-        file.policy().fsync.unwrap_or_else(mount)
-    }
-
-    /// At an open: whatever decides about the file is looked at. Attributes never make an open fail.
+    /// Called at an open: reads everything that decides about the file. Attributes never make an open fail.
     pub(super) fn learn(&self, inode: &Inode, file: &File, said: Said) {
         let policy = match said {
             Said::Made(attributes) => self.differs(inode.fd(), &attributes),
@@ -115,7 +104,7 @@ impl Overlay {
         file.set_policy(policy);
     }
 
-    fn policy_behind(&self, fd: BorrowedFd<'_>) -> io::Result<FilePolicy> {
+    pub(super) fn policy_behind(&self, fd: BorrowedFd<'_>) -> io::Result<FilePolicy> {
         let attributes = self.attributes_behind(fd)?;
         self.differs(fd, &attributes)
     }
@@ -128,8 +117,8 @@ impl Overlay {
         Ok(attributes)
     }
 
-    /// Those of a file that was last changed at `ctime`, as was asked before this: listed only if they
-    /// may be others than at the last open.
+    /// The attributes of a file whose ctime was `ctime` just before this call. They are listed only if they
+    /// may have changed since the last open.
     fn attributes_at(&self, inode: &Inode, ctime: Time) -> io::Result<Arc<Attributes>> {
         let learned = |known: &Learned| known.at_ctime(ctime);
         let known = inode.learned.lock().as_ref().and_then(learned);
@@ -154,27 +143,15 @@ impl Overlay {
         Ok(self.policies.differs(path.as_deref(), attributes))
     }
 
-    /// For the drain, of a file that nobody may have opened. May wait.
-    pub fn policy_of(&self, file: &File) -> io::Result<FilePolicy> {
-        if let Some(inode) = self.inodes.get_by_id(&file.id()) {
-            return self.policy_behind(inode.fd());
-        }
-        match self.backing.find(file.id(), &file.hint())? {
-            Some(fd) => self.policy_behind(fd.as_fd()),
-            // The drain will find that out for itself.
-            None => Ok(FilePolicy::default()),
-        }
-    }
-
-    /// How the file is treated by whoever opens it now, and by the drain. `None` if the kernel does
-    /// not know a file of this number.
+    /// How the drain, and processes that open the file now, treat it. `None` if the kernel does not know
+    /// a file with this number.
     pub fn explain(&self, node: u64) -> Result<Option<Explained>> {
         let Some(inode) = self.inodes.get(node).filter(|inode| inode.is_file()) else {
             return Ok(None);
         };
         let attributes = attributes::read(inode.fd())?;
         let path = self.backing.relative_path(inode.fd())?;
-        // What is said here is what is done from here on.
+        // From here on the file is treated as this call reports.
         if let Some(file) = self.store().lookup(inode.id) {
             file.set_policy(self.policies.differs(path.as_deref(), &attributes));
         }
@@ -186,7 +163,7 @@ impl Overlay {
         }))
     }
 
-    /// What a file of `uid` that was made in `dir` just now takes over; recorded with the file.
+    /// The attributes that a file of `uid` takes over that was just made in `dir`. Records them with the file.
     pub(super) fn inherit(&self, dir: &Inode, made: BorrowedFd<'_>, uid: u32) -> Attributes {
         let attributes = above::inherit(&self.above(dir), uid);
         if !attributes.is_empty()
@@ -224,7 +201,7 @@ impl Overlay {
         above
     }
 
-    /// From `dir` up to the root of the backing.
+    /// Collects the directories with policies from `dir` up to the root of the backing.
     fn climb(&self, dir: &Inode, found: &mut Vec<Above>) -> io::Result<()> {
         let root = self.backing.root_identity().stat;
         let mut at: Option<OwnedFd> = None;
@@ -248,7 +225,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Before an attribute of ours is set: it must make sense, and be the owner's to set.
+    /// Called before an attribute of ours is set or removed: it must make sense, and the caller
+    /// must be root or the owner.
     pub(super) fn check_policy(
         &self,
         caller: &Caller,
@@ -278,7 +256,7 @@ impl Overlay {
         })
     }
 
-    /// An attribute of ours was set or removed.
+    /// Called when an attribute of ours was set or removed.
     pub(super) fn policy_changed(&self, inode: &Inode, name: &[u8]) {
         if !name.starts_with(attributes::PREFIX) {
             return;
@@ -297,7 +275,7 @@ impl Overlay {
         }
     }
 
-    /// Users cause these, so they are no warnings, and each is logged once.
+    /// Users cause these complaints, so they are not logged as warnings, and each is logged once.
     fn complain(&self, complaint: String) {
         if self.complaints.is_new(&complaint) {
             tracing::info!("{complaint}");

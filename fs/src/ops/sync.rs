@@ -1,11 +1,11 @@
-//! Making things durable.
+//! Durability: fsync, fdatasync and syncs of directories.
 //!
-//! fsync promises that bytes *and the file that holds them* survive a power failure. The bytes are
-//! in the log; that the file exists is in the backing, whose own journal may still hold the
-//! creation back. So the canonical file is synced too, at least once for each file, or the log
-//! would hold synced bytes of a file that never was. fdatasync and O_DSYNC leave that out only if
-//! the store knows of nothing that went to the canonical file past the log (written through, cut,
-//! allocated, written by the kernel itself before this dirty life) and was not synced since.
+//! fsync guarantees that bytes *and the file that has them* survive a power failure. The bytes are in the
+//! log. The existence of the file is recorded in the backing, whose own journal may still delay the creation.
+//! So the canonical file is synced too, at least once for each file; otherwise the log could have synced
+//! bytes of a file that was never created. fdatasync and O_DSYNC leave that out only if the store knows of
+//! nothing that went to the canonical file without the log (written through, cut, allocated, written by the
+//! kernel itself before this dirty period) and was not synced since.
 
 use super::Overlay;
 use super::nodes::Fsync;
@@ -27,13 +27,13 @@ impl Overlay {
             }
             inode.set_synced();
         }
-        if self.others.is_some() && self.fsync_of(file) == Fsync::Publish {
+        if self.others.is_some() && file.settings().fsync == Fsync::Publish {
             if handle.writable {
                 self.publish(file)?;
             }
             self.refresh_handle(&handle)?;
         } else {
-            self.check_kept(file, handle.canonical.fd());
+            self.check_local_copy(file, handle.canonical.fd());
         }
         report(&handle, true)
     }

@@ -1,36 +1,36 @@
-//! Writes that change nothing: what they do not change is not recorded.
+//! Writes that change nothing: the bytes that they do not change are not recorded.
 //!
-//! MPI libraries write more than the job gave them. A collective write with holes, and data sieving,
-//! read a range, change some bytes and write all of it back; in collective calls without a lock,
-//! and the next call may do so on another node. HDF5 fills new chunks with zeros from other ranks than
-//! those that write them. On one machine that is harmless: what is written back is what is there.
-//! Between nodes it may be what was there before another node's last write, of which this one has
-//! not heard; and would undo it.
+//! MPI libraries write more than the job asked for. A collective write with holes, and data sieving, read a range,
+//! change some bytes and write all of it back; in collective calls this happens without a lock, and the next call
+//! may do so on another node. HDF5 fills new chunks with zeros from other ranks than those that write them. On a
+//! single machine that is harmless: the bytes that are written back are the bytes that are there. Between nodes
+//! they may be older than another node's last write, which this node has not seen yet, and would undo it.
 //!
-//! So through a handle that reads and writes ([`Handle::looks`]) two things are no writes:
+//! So through a handle that reads and writes ([`Handle::looks`]) two things do not count as written:
 //!
-//! - **Bytes that are as they were read.** If the range was read last through this handle, only the
-//!   bytes that differ from that are recorded.
-//! - **Zeros where nothing is**, neither of this node nor published by another. They make the file
-//!   longer, if they reach beyond its end.
+//! - **Bytes that are as they were read.** If the range was read last through this handle, only the bytes
+//!   that differ from what was read are recorded.
+//! - **Zeros where there is nothing**, neither of this node nor published by another. They extend the file if
+//!   they reach beyond its end.
 //!
 //! # Why that is right
-//! On this node nobody can tell: bytes that are there need no second record. That holds while nobody
-//! here has changed them since they were read ([`layout_index::Watch`]; asked under the same hold of the
-//! range under which the rest is recorded), else all is recorded. For other nodes the write comes
-//! after theirs if they published before a sync point of this node. A sync point after the read
-//! makes the whole write count, and one before it has shown their bytes to the read. All others are
-//! in no order with this write, and then their bytes may stay as well as not.
+//! On this node the difference cannot be seen: bytes that are there already need no second record. That is
+//! true as long as this node has not changed them since they were read ([`layout_index::Watch`], which is
+//! checked under the same hold of the range under which the rest is recorded); otherwise all bytes are
+//! recorded. For other nodes, this write comes after their writes if they published them before a sync point
+//! of this node. If that sync point came after the read, the whole write is recorded; if it came before the
+//! read, the read has seen their bytes. All other writes of other nodes are unordered with this one, so it is
+//! right whether their bytes stay or not.
 //!
 //! # Reads past the end
-//! Who reads past the end of the file, and then writes there, fills what it did not get with
-//! whatever its buffer had, and nobody can tell that from data. It must not be wrong about the end
-//! next time: so such a write is published before it is answered, with bytes and size, and reads on other
-//! nodes see both. What was written there without such a read, and is not published, is not safe.
+//! A program that reads past the end of the file and then writes there fills the bytes that it did not get with
+//! whatever its buffer held, and these cannot be told from data. It must not be wrong about the end the next time,
+//! so such a write is published before it is answered, with bytes and size, and reads on other nodes see both.
+//! Bytes that were written there without such a read, and that are not published, are not protected.
 //!
 //! # Crash behaviour
-//! The runs are records like others. Killed between two of them, some of the write is there; it was
-//! not answered.
+//! The runs are ordinary records. After a kill between two of them a part of the write is there, but
+//! it was not acknowledged.
 
 use super::Overlay;
 use super::alloc::is_hole;
@@ -41,13 +41,13 @@ use crate::recent::Changes;
 use layout_index::{ByteRange, StoreError, Timestamp, Wait};
 
 impl Overlay {
-    /// A write through this handle may be one that is not recorded as it is. For ordinary writers
-    /// one flag and one byte.
+    /// True if a write through this handle may be one that is not recorded as it is. For ordinary writers
+    /// this checks one flag and one byte.
     pub(super) fn may_be_unchanged(&self, handle: &Handle, offset: u64, data: &[u8]) -> bool {
         handle.looks && (is_zero(data) || handle.recent.may_cover(range_of(offset, data)))
     }
 
-    /// As `absorb`, but leaves out what the write does not change.
+    /// Like `absorb`, but leaves out the bytes that the write does not change.
     pub(super) fn absorb_changes(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
         let back = handle
             .recent
@@ -69,8 +69,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Neither this node nor any other has put anything there. What others have published counts,
-    /// whether this node has looked for it or not: it may be what these zeros are to replace.
+    /// True if neither this node nor another has put anything in the range. What other nodes have published
+    /// counts, whether this node has refreshed or not: it may be what these zeros are meant to replace.
     fn is_nothing(&self, handle: &Handle, range: ByteRange) -> Result<bool> {
         if !is_hole(handle, range)? {
             return Ok(false);
@@ -79,7 +79,7 @@ impl Overlay {
         is_hole(handle, range)
     }
 
-    /// False if all of it must be written.
+    /// False if all of the data must be written.
     fn absorb_runs(
         &self,
         handle: &Handle,
@@ -118,7 +118,7 @@ impl Overlay {
         Ok(true)
     }
 
-    /// The file ends no earlier than `data` does, and was written just now.
+    /// Extends the file to the end of `data` if it ends before, and sets its modification time.
     fn grow(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
         let end = range_of(offset, data).end;
         let grown = self.absorb_by(handle, || {
@@ -136,10 +136,10 @@ impl Overlay {
         }
     }
 
-    /// The store takes nothing: the last byte goes to the canonical file, if the file ends before it.
+    /// For a store that accepts nothing: writes the last byte to the canonical file if the file ends before it.
     fn grow_through(&self, handle: &Handle, end: u64, data: &[u8]) -> Result<()> {
-        // What others have published lies over the canonical file and has an end of its own.
-        if !handle.file.published_view().is_empty() {
+        // Published data of other nodes lies over the canonical file and has an end of its own.
+        if handle.file.has_published() {
             self.settle(&handle.file)?;
         }
         let size = match handle.file.shown() {
@@ -160,7 +160,7 @@ fn range_of(offset: u64, data: &[u8]) -> ByteRange {
     }
 }
 
-/// Ends at the first byte that is something.
+/// Stops at the first byte that is not zero.
 fn is_zero(data: &[u8]) -> bool {
     data.iter().all(|byte| *byte == 0)
 }

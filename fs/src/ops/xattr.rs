@@ -1,7 +1,7 @@
-//! Extended attributes: the backing's, as the caller. Ours (`user.forebay.internal.*`) do not exist
-//! for the mount's users; the others of ours (`user.forebay.*`, see `policy`) are taken only where they
-//! make sense. ACLs are attributes too: the backing keeps and enforces them, and the
-//! kernel reads them here to check permissions itself.
+//! Extended attributes: those of the backing, accessed as the caller. Internal ones
+//! (`user.forebay.internal.*`) do not exist for the mount's users; other `user.forebay.*` attributes (see
+//! `policy`) are accepted only if they make sense. ACLs are attributes too: the backing stores and enforces
+//! them, and the kernel reads them here to check permissions itself.
 
 use super::Overlay;
 use crate::backing::{Creds, sys};
@@ -10,7 +10,7 @@ use crate::types::{Caller, RESERVED_XATTR};
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
-/// An answer to get or list: the kernel first asks how long it will be.
+/// An answer to a get or list request: the kernel first asks how long the value will be.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Xattr {
     Length(usize),
@@ -35,8 +35,8 @@ impl Overlay {
         let _as_caller = creds.enter()?;
         let mut value = vec![0; size];
         let len = match sys::getxattr(inode.fd(), &name, &mut value) {
-            // The kernel looks for an ACL whenever somebody other than root opens a file, and would
-            // refuse them a backing that has none.
+            // The kernel looks for an ACL whenever a user other than root opens a file, and would refuse the
+            // open on a backing that has no ACLs.
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) && is_acl(&name) => {
                 return Err(FsError::NoAttribute);
             }
@@ -107,7 +107,7 @@ impl Overlay {
             sys::removexattr(inode.fd(), &name)
         };
         match tried {
-            // The kernel strips capabilities in the name of whoever writes; see `attr`.
+            // The kernel removes capabilities in the name of the user who writes; see `attr`.
             Err(e)
                 if e.raw_os_error() == Some(libc::EPERM)
                     && name.as_c_str() == super::attr::CAPABILITY =>
@@ -126,7 +126,7 @@ fn is_acl(name: &CStr) -> bool {
     [c"system.posix_acl_access", c"system.posix_acl_default"].contains(&name)
 }
 
-/// The list without our own names.
+/// Removes internal names from the list.
 fn visible(names: &[u8]) -> Vec<u8> {
     names
         .split_inclusive(|b| *b == 0)

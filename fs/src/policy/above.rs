@@ -1,4 +1,4 @@
-//! What directories above a new file say, and to whom.
+//! The policies that directories above a new file set, and whose files they apply to.
 
 use super::Attributes;
 use crate::backing::sys::Stat;
@@ -13,7 +13,7 @@ pub struct Above {
     policy: FilePolicy,
     dir: String,
     owner: u32,
-    /// Nobody but the owner can set its attributes.
+    /// True if only the owner can set the directory's attributes.
     guarded: bool,
 }
 
@@ -27,18 +27,19 @@ impl Above {
         }
     }
 
-    /// Its owner's files follow it, and everybody's follow root.
+    /// A directory's attributes apply to files of its owner; those of a guarded directory of
+    /// root apply to all files.
     fn counts_for(&self, uid: u32) -> bool {
         self.owner == uid || self.owner == 0 && self.guarded
     }
 }
 
-/// Whoever may write a directory may set its attributes, unless it is sticky.
+/// A user who may write a directory may also set its attributes, unless the directory is sticky.
 fn is_guarded(mode: u32) -> bool {
     mode & (libc::S_IWGRP | libc::S_IWOTH) == 0 || mode & libc::S_ISVTX != 0
 }
 
-/// What a new file of `uid` takes over from these, nearest first.
+/// The attributes that a new file of `uid` takes over from these directories, nearest first.
 pub fn inherit(above: &[Above], uid: u32) -> Attributes {
     let mut attributes = Attributes::default();
     for dir in above.iter().filter(|dir| dir.counts_for(uid)) {
@@ -49,11 +50,11 @@ pub fn inherit(above: &[Above], uid: u32) -> Attributes {
     attributes
 }
 
-/// What was found at and above a directory, nearest first, and when.
+/// The directories with attributes at and above a directory, nearest first, and when they were looked up.
 #[derive(Clone, Debug)]
 pub struct Climbed {
     pub at: Instant,
-    /// How many changes of directories' attributes this node had seen then.
+    /// How many changes of directories' attributes this node had seen by then.
     pub changes: u64,
     pub above: Arc<[Above]>,
 }
@@ -79,7 +80,7 @@ mod tests {
         }
     }
 
-    /// S10.4: nobody's directory decides about somebody else's files.
+    /// S10.4: no user's directory decides about another user's files.
     #[test]
     fn a_directory_counts_for_its_owner_and_roots_for_all() {
         let dirs = [
@@ -96,7 +97,7 @@ mod tests {
         };
         assert_eq!(of(2), ("never".to_owned(), "a/b/c".to_owned()));
         assert_eq!(of(0), ("on-close".to_owned(), "a/b".to_owned()));
-        // Somebody else's, and one of root's that anybody can change: neither counts.
+        // The directory of another user does not count, nor does one of root's that anybody can change.
         assert_eq!(of(3), ("immediate".to_owned(), "a".to_owned()));
     }
 }

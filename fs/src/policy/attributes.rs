@@ -1,11 +1,11 @@
-//! `user.forebay.*`: what the attributes of a file or directory in the backing say.
+//! `user.forebay.*`: the policy that the attributes of a file or directory in the backing set.
 //!
-//! They are input from outside: anybody who may write the file can put anything there, past the
-//! mount too. What makes no sense is told and counts as not there. All of it is bounded, and a file
-//! without any costs one call.
+//! They are input from outside: a user who may write the file can put anything there, also without the mount.
+//! An attribute that makes no sense is reported and counts as absent. Everything has a size limit, and a file
+//! without such attributes costs one call.
 //!
-//! Reading is done as the daemon, and as the owner where the backing does not let the daemon
-//! (root squash).
+//! Attributes are read as the daemon, or as the owner where the backing does not let the daemon
+//! read them (root squash).
 
 use crate::backing::{Creds, creds, sys};
 use crate::types::RESERVED_XATTR;
@@ -19,34 +19,34 @@ use std::os::fd::BorrowedFd;
 #[cfg(test)]
 mod tests;
 
-/// What all names begin with.
+/// Prefix of all names.
 pub const PREFIX: &[u8] = b"user.forebay.";
 
-/// What a file took over from the directories above it when it was made: a line for each key,
-/// `KEY=VALUE DIRECTORY`. Not to be seen through the mount.
+/// The attributes that a file took over from the directories above it when it was made: a line for each key,
+/// `KEY=VALUE DIRECTORY`. Not visible through the mount.
 pub const INHERITED: &CStr = c"user.forebay.internal.inherited";
 
-/// Names of one file; most have none, and then this is all that is needed.
+/// Length of the first buffer for a file's list of names. Most files have no names, and this is all that they need.
 const NAMES: usize = 1024;
-/// Longer lists of names are the backing's largest.
+/// The longest list of names that a backing has.
 const MOST_NAMES: usize = 65536;
-/// Bytes of one value.
+/// Maximum length of a value in bytes.
 const VALUE: usize = 256;
-/// Bytes of the record of what was taken over.
+/// Maximum length of the record of inherited attributes in bytes.
 const RECORD: usize = 3072;
-/// Bytes of a directory's path in that record: it is there to be read by people.
+/// Maximum length of a directory's path in that record, which is only shown to people.
 const SHOWN: usize = 300;
-/// Lines of a record that makes no sense that are looked at.
+/// How many bad lines of a record are reported before the rest of it is ignored.
 const MOST_BAD: usize = 8;
 
-/// What the attributes of one file or directory say.
+/// The policy that the attributes of one file or directory set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     pub own: FilePolicy,
     pub inherited: FilePolicy,
-    /// Where each inherited key is from.
+    /// The directory that each inherited key is from.
     pub(super) from: Vec<(Key, String)>,
-    /// Sentences about attributes that make no sense.
+    /// Messages about attributes that make no sense.
     pub bad: Vec<String>,
 }
 
@@ -55,13 +55,13 @@ impl Attributes {
         self.own.is_empty() && self.inherited.is_empty()
     }
 
-    /// The directory that an inherited key came from.
+    /// The directory that an inherited key is from.
     pub fn from(&self, key: Key) -> &str {
         let found = self.from.iter().find(|(k, _)| *k == key);
         found.map_or("", |(_, dir)| dir)
     }
 
-    /// Takes over `key` of a directory, unless a nearer one has spoken.
+    /// Takes over `key` of a directory, unless a nearer directory has set it.
     pub fn inherit(&mut self, key: Key, policy: &FilePolicy, dir: &str) {
         if policy.has(key) && !self.inherited.has(key) {
             self.inherited.copy(key, policy);
@@ -69,7 +69,7 @@ impl Attributes {
         }
     }
 
-    /// The record for [`INHERITED`].
+    /// Formats the record for [`INHERITED`].
     pub fn record(&self) -> String {
         let mut record = String::new();
         for (key, dir) in &self.from {
@@ -107,14 +107,15 @@ impl Attributes {
     }
 }
 
-/// A text that may hold anything, for one line of a log or a table.
+/// Makes arbitrary text fit for one line of a log or a table.
 pub fn shown(text: &str, most: usize) -> String {
     let cut: String = text.chars().take(most).collect();
     let dots = if cut.len() < text.len() { "…" } else { "" };
     format!("{}{dots}", cut.escape_debug())
 }
 
-/// The name of a directory for [`Attributes::inherit`]; its end says more than its beginning.
+/// The name of a directory for [`Attributes::inherit`]. A long name is cut at its beginning,
+/// because its end says more.
 pub fn directory(path: &std::path::Path) -> String {
     let text = path.to_string_lossy();
     if text.is_empty() {
@@ -134,7 +135,7 @@ pub fn directory(path: &std::path::Path) -> String {
     }
 }
 
-/// The key that an attribute's name stands for, or a sentence that says why it stands for none.
+/// The key that an attribute's name stands for, or a message that says why it stands for none.
 pub fn key(name: &[u8]) -> Result<Key, String> {
     let text = String::from_utf8_lossy(name.strip_prefix(PREFIX).unwrap_or(name));
     let keys = || {
@@ -155,7 +156,7 @@ pub fn key(name: &[u8]) -> Result<Key, String> {
     }
 }
 
-/// Adds what the attribute says to `policy`, or says why it makes no sense.
+/// Adds the attribute's value to `policy`, or returns a message that says why it makes no sense.
 pub fn parse(policy: &mut FilePolicy, name: &[u8], value: &[u8]) -> Result<(), String> {
     let key = key(name)?;
     let text = String::from_utf8_lossy(value);
@@ -169,7 +170,7 @@ pub fn parse(policy: &mut FilePolicy, name: &[u8], value: &[u8]) -> Result<(), S
     policy.set(key, &text)
 }
 
-/// What the attributes of the file or directory behind `fd` say. One call where there are none.
+/// Reads the attributes of the file or directory behind `fd`. Takes one call if there are none.
 pub fn read(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
     let mut buffer = [0; NAMES];
     let mut more = Vec::new();
@@ -180,7 +181,7 @@ pub fn read(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
             let len = sys::listxattr(fd, &mut more)?;
             &more[..len]
         }
-        // A file system without attributes.
+        // The file system has no attributes.
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Attributes::default()),
         Err(e) => return Err(e),
     };
@@ -204,7 +205,7 @@ fn read_one(fd: BorrowedFd<'_>, name: &[u8], attributes: &mut Attributes) -> io:
     let value = match get(fd, &name, &mut value) {
         Ok(len) => &value[..len],
         Err(e) => match e.raw_os_error() {
-            // It went meanwhile.
+            // The attribute was removed meanwhile.
             Some(libc::ENODATA) => return Ok(()),
             Some(libc::ERANGE) => {
                 let name = String::from_utf8_lossy(name.to_bytes()).into_owned();
@@ -234,7 +235,7 @@ fn get(fd: BorrowedFd<'_>, name: &CStr, value: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Records what a new file has taken over.
+/// Records the attributes that a new file has taken over.
 pub fn write_record(fd: BorrowedFd<'_>, attributes: &Attributes) -> io::Result<()> {
     let record = attributes.record();
     match sys::setxattr(fd, INHERITED, record.as_bytes(), 0) {

@@ -1,24 +1,24 @@
-//! Policies of files: who says what, and whose word counts.
+//! Policies of files: who sets them, and which setting applies.
 //!
-//! For each key, the first of these that says something:
+//! For each key, the first of these that sets it applies:
 //!
-//! 1. the command line: whoever starts the daemon means this run, and all of it
+//! 1. the command line: a setting there is meant for this run, and for all files
 //! 2. an attribute of the file (`user.forebay.KEY`)
 //! 3. an attribute of a directory above it, the nearest first, as it was when the file was made
 //! 4. the first rule of the configuration file that matches the file's path and has the key
-//! 5. the configuration file's word for the whole mount
+//! 5. the configuration file's setting for the whole mount
 //! 6. the default
 //!
-//! Users (2, 3) come before the administrator's rules (4), which know files by name only; what users
-//! must not decide has no attribute. One function decides ([`Policies::decide`]); what is done and what
-//! `forebay explain` says come from it both.
+//! Users (2, 3) come before the administrator's rules (4), which know files by name only; keys that users
+//! must not decide about have no attribute. One function decides ([`Policies::decide`]): what is done and
+//! what `forebay explain` shows both come from it.
 //!
 //! # When
 //!
 //! Attributes of directories are taken over when a file is made, and recorded with the file
-//! ([`attributes::INHERITED`]): a rename or link does not change what a file is, every node
-//! sees the same, and an open looks at the file alone, and only if it may have changed (`learned`).
-//! Rules go by the path at each open.
+//! ([`attributes::INHERITED`]): a rename or link does not change a file's policy, every node sees the same
+//! policy, and an open looks at the file alone, and only if it may have changed (`learned`). Rules are
+//! matched against the path at each open.
 
 pub(crate) mod above;
 pub mod attributes;
@@ -28,24 +28,24 @@ pub mod rules;
 pub use attributes::Attributes;
 pub use rules::{Rule, Rules};
 
-use layout_index::FilePolicy;
 use layout_index::policy::Key;
+use layout_index::{FilePolicy, FileSettings};
 use std::path::{Path, PathBuf};
 
 #[cfg(test)]
 mod tests;
 
-/// All that a mount was told, besides what attributes say.
+/// All settings of a mount that decide about files, except attributes.
 #[derive(Debug, Default)]
 pub struct Policies {
     pub command_line: FilePolicy,
     pub rules: Rules,
-    /// The configuration file for the whole mount, and where it is.
+    /// The configuration file's settings for the whole mount. The next field is its path.
     pub config: FilePolicy,
     pub config_file: Option<PathBuf>,
 }
 
-/// Whose word it was.
+/// Which setting decided about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     CommandLine,
@@ -54,7 +54,7 @@ pub enum Source {
     /// An attribute of this directory, when the file was made.
     Directory(String),
     Rule {
-        /// From 1.
+        /// The rule's number, from 1.
         number: usize,
         line: usize,
         glob: String,
@@ -63,7 +63,7 @@ pub enum Source {
     Default,
 }
 
-/// One key of one file.
+/// The decision about one key of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub key: Key,
@@ -71,14 +71,14 @@ pub struct Decision {
     pub source: Source,
 }
 
-/// The layer that decides about a key.
+/// The setting that decides about a key, and its source.
 struct Word<'a> {
     said: &'a FilePolicy,
     source: Source,
 }
 
 impl Policies {
-    /// Who decides about `key`, among `matching` rules and what the attributes say.
+    /// Finds the setting that decides about `key`, given the `matching` rules and the attributes.
     fn word<'a>(
         &'a self,
         key: Key,
@@ -109,11 +109,18 @@ impl Policies {
         Word { said, source }
     }
 
+    /// What holds for files that neither rules nor attributes say anything of.
+    pub fn of_mount(&self) -> FileSettings {
+        FileSettings::default()
+            .with(&self.config)
+            .with(&self.command_line)
+    }
+
     fn matching(&self, path: Option<&Path>) -> Vec<&Rule> {
         path.map_or(Vec::new(), |path| self.rules.matching(path))
     }
 
-    /// Every key of a file at `path` below the mount, and why.
+    /// Decides about every key of a file at `path` below the mount, and says why.
     pub fn decide(&self, path: Option<&Path>, attributes: &Attributes) -> Vec<Decision> {
         let matching = self.matching(path);
         let defaults = FilePolicy::defaults();
@@ -128,7 +135,7 @@ impl Policies {
         Key::ALL.into_iter().map(decide).collect()
     }
 
-    /// Where a file is not to be treated as the whole mount is.
+    /// The keys for which the file is treated differently from the mount as a whole.
     pub fn differs(&self, path: Option<&Path>, attributes: &Attributes) -> FilePolicy {
         let matching = self.matching(path);
         let mut policy = FilePolicy::default();

@@ -1,8 +1,8 @@
-//! Rules of the configuration file: which files, by path.
+//! Rules of the configuration file, which select files by path.
 //!
-//! Globs are compiled once, into one automaton for all rules that looks at a path once and in time
-//! proportional to its length, whatever the glob: neither stars nor nesting make it try again.
-//! Paths are bytes and count from the mount point.
+//! Globs are compiled once, into one automaton for all rules. It reads a path once, in time proportional to
+//! the path's length, whatever the globs are: neither stars nor nesting make it backtrack. Paths are bytes
+//! and are relative to the mount point.
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use layout_index::FilePolicy;
@@ -11,32 +11,32 @@ use std::path::Path;
 #[cfg(test)]
 mod tests;
 
-/// Rules in one file; each costs memory and a little time at every open.
+/// Maximum number of rules in one file; each costs memory and a little time at every open.
 pub const MOST_RULES: usize = 1000;
-/// Bytes of one glob.
+/// Maximum length of a glob in bytes.
 pub const LONGEST_GLOB: usize = 1024;
-/// `{` in `{`.
+/// How deep `{` may be nested in a glob.
 const DEEPEST: usize = 8;
 
-/// `[[policy]]`.
+/// A `[[policy]]` section of the configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Its place among the rules, from 1.
+    /// The rule's position among the rules, from 1.
     pub number: usize,
-    /// Where it is in the configuration file, from 1.
+    /// The rule's line in the configuration file, from 1.
     pub line: usize,
     pub glob: String,
     pub policy: FilePolicy,
 }
 
-/// All of them, in their order.
+/// All rules, in the order of the configuration file.
 #[derive(Default)]
 pub struct Rules {
     rules: Vec<Rule>,
     set: GlobSet,
 }
 
-/// As they were given: the same rules look the same in every process.
+/// Prints the rules as they were given: the same rules look the same in every process.
 impl std::fmt::Debug for Rules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(&self.rules).finish()
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Rules {
 }
 
 impl Rules {
-    /// Or one sentence that says which rule is wrong and why.
+    /// Compiles the rules. The error is a message that says which rule is wrong and why.
     pub fn new(rules: Vec<Rule>) -> Result<Rules, String> {
         if rules.len() > MOST_RULES {
             return Err(format!(
@@ -83,14 +83,14 @@ impl Rules {
         self.rules.is_empty()
     }
 
-    /// Those that match a path below the mount, in their order.
+    /// The rules that match a path below the mount, in the order of the configuration file.
     pub fn matching(&self, path: &Path) -> Vec<&Rule> {
         let numbers = self.set.matches(path);
         numbers.into_iter().map(|n| &self.rules[n]).collect()
     }
 }
 
-/// What can never match, or is meant otherwise, is an error and not a rule that does nothing.
+/// A glob that can never match, or does not mean what it seems to, is an error and not a rule without effect.
 fn check(glob: &str) -> Result<(), String> {
     if glob.is_empty() {
         return Err("matches nothing; use \"**\" for all files".into());

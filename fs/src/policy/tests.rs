@@ -34,7 +34,7 @@ fn drain(policies: &Policies, attributes: &Attributes) -> (String, Source) {
     let decisions = policies.decide(Some(Path::new("ckpt/f")), attributes);
     let decision = decisions.into_iter().find(|d| d.key == Key::Drain).unwrap();
     let differs = policies.differs(Some(Path::new("ckpt/f")), attributes);
-    // What is done is what is said.
+    // `differs`, which is what is done, agrees with `decide`, which is what is shown.
     let expected = match decision.source {
         Source::CommandLine | Source::Config | Source::Default => None,
         _ => Some(decision.value.parse::<Drain>().unwrap()),
@@ -43,8 +43,8 @@ fn drain(policies: &Policies, attributes: &Attributes) -> (String, Source) {
     (decision.value, decision.source)
 }
 
-/// S10.1: the command line, the file's attribute, the directory's, the first rule, the configuration,
-/// the default; each is taken away in turn, and the next one speaks.
+/// S10.1: the command line, the file's attribute, the directory's, the first rule, the configuration, the
+/// default. Each is removed in turn, and the next one decides.
 #[test]
 fn the_order_of_precedence() {
     let never = said(&[(Key::Drain, "never")]);
@@ -74,7 +74,7 @@ fn the_order_of_precedence() {
         drain(&policies, &inherited),
         word("on-close", Source::Directory("run7".into()))
     );
-    // Rule 1 is for other files, rule 2 says nothing of it, rule 4 comes too late.
+    // Rule 1 is for other files, rule 2 does not set the key, and rule 4 comes too late.
     let third = Source::Rule {
         number: 3,
         line: 30,

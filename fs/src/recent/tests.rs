@@ -1,4 +1,4 @@
-//! The window of what was read last (S2.11): which parts of a write differ from it.
+//! The window of what a handle has read last (S2.11): which parts of a write differ from it.
 
 use super::*;
 use layout_index::{FileId, RealDisk, SpaceOptions, Store, StoreOptions};
@@ -38,7 +38,7 @@ impl Rig {
         self.recent.keep(reading, offset, bytes, asked);
     }
 
-    /// Runs, and whether the write goes past the end.
+    /// Returns the runs, and whether the write extends past the end.
     fn written(&self, offset: u64, data: &[u8]) -> Option<(Vec<Range<usize>>, bool)> {
         self.recent.changed(&self.file, offset, data, |changes| {
             (changes.runs.unwrap(), changes.past_the_end)
@@ -72,7 +72,7 @@ fn reads_in_a_row_are_one_window() {
 fn past_the_end_zeros_are_nothing() {
     let rig = rig();
     rig.read(0, b"ab", 10);
-    // The library reads on, and learns that there is no more.
+    // The MPI library reads on, and learns that the file has no more bytes.
     rig.read(2, b"", 10);
     let runs = rig.written(0, b"ab\0\0x\0\0y\0\0").unwrap();
     assert_eq!(runs, (vec![4..5, 7..8], true));
@@ -89,7 +89,7 @@ fn writes_that_were_not_read_are_writes() {
     assert!(rig.recent.may_cover(ByteRange::new(10, 14)));
 }
 
-/// What all handles remember is given back.
+/// The memory of all handles together is limited, and a handle gives its part back when it is dropped.
 #[test]
 fn memory_is_bounded() {
     let rig = rig();
@@ -106,7 +106,7 @@ fn memory_is_bounded() {
     assert!(REMEMBERED.load(Ordering::Relaxed) <= before + (1 << 20));
 }
 
-/// Numbers that were all computed anew are one run; numbers that were left alone are not in any.
+/// Recomputed numbers form a single run; numbers that were left alone are in no run.
 #[test]
 fn many_runs_are_told_apart_by_words() {
     let rig = rig();

@@ -1,4 +1,4 @@
-//! The map against a vector with one entry per byte.
+//! Compares the map with a vector that has one entry per byte.
 
 use super::*;
 use proptest::prelude::*;

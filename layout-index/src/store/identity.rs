@@ -1,26 +1,27 @@
-//! Whose a store is: the superblock, from the first opening to the last.
+//! What a store belongs to: the superblock, from the first opening to the last.
 //!
-//! A store is bound to one backing and one node, because what is in it is theirs. Once it holds nothing
-//! ([`Store::release`]: after a drain without a mount, or after a first mount that failed) it may be
-//! used for another: it is then made anew, with another id.
+//! A store is bound to one backing and one node, because its contents belong to them. Once it holds
+//! nothing ([`Store::release`]: after a drain without a mount, or after a first mount that failed)
+//! it may be used for another: it is then made anew, with another id.
 //!
-//! *Killed while it is made anew*: the superblock, which is the new one already, says so, and the next
-//! opening begins again.
+//! If the daemon is killed while the store is made anew, the superblock, which is the new one
+//! already, says so, and the next opening begins again.
 
 use super::{Store, StoreOptions, random};
 use crate::disk::{Disk, RealDisk};
 use crate::error::{Result, StoreError};
-use crate::superblock::{Binding, FORMAT, ROCKSDB, Superblock};
+use crate::store::superblock::{Binding, FORMAT, ROCKSDB, Superblock};
 use std::path::Path;
 
 impl Store {
-    /// It was made, or taken up after a release, when it was opened.
+    /// True if the store was made when it was opened, or taken up after a release.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Lets the store be used for another backing, if nothing is in it. To be called when nothing can come
-    /// into it any more, before [`Store::close`]. True: it was released.
+    /// Lets the store be used for another backing, if it holds nothing. Must be called when nothing
+    /// can be added to it any more, before [`Store::close`]. Returns true if the store was
+    /// released.
     pub fn release(&self) -> Result<bool> {
         if !self.dirty_files().is_empty() || self.failure().is_some() {
             return Ok(false);
@@ -37,7 +38,8 @@ impl Store {
     }
 }
 
-/// The superblock of this store, made if need be. True: it was made, or was released before.
+/// Returns the superblock of this store, which is made if needed. True: it was made, or was
+/// released before.
 pub(super) fn prepare(disk: &dyn Disk, options: &StoreOptions) -> Result<(Superblock, bool)> {
     let dir = &options.dir;
     let Some(mut found) = Superblock::load(disk, dir)? else {
@@ -103,7 +105,7 @@ fn new_for(options: &StoreOptions, binding: Binding) -> Superblock {
         node: options.node.clone(),
         backing: options.backing.clone(),
         key: random() as u32,
-        // TOML's integers have a sign.
+        // TOML's integers are signed.
         id: random() >> 1,
         binding,
     }
@@ -155,7 +157,8 @@ mod tests {
         }
     }
 
-    /// Released it may be another's, and killed on the way there nothing of the old one counts.
+    /// A released store may be used for another backing. After a kill while it is made anew,
+    /// nothing of the old store counts.
     #[test]
     fn a_released_store_is_made_anew_also_after_a_kill() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,17 +1,17 @@
-//! Looking at a store without opening it for use: no lock is taken and nothing is written, so a
-//! daemon may be running (the picture is then a moment old). RocksDB follows links and opens what it finds, so
-//! a store that other users could have prepared is not looked at.
+//! Inspects a store without opening it for use: takes no lock and writes nothing, so a daemon may
+//! be running (the picture is then a moment old). RocksDB follows links and opens what it finds, so
+//! a store that other users could have prepared is refused.
 
 use super::{Store, new_shared};
 use crate::disk::LookingDisk;
 use crate::error::{Result, StoreError};
-use crate::index::Index;
-use crate::kept::{self, Kept};
-use crate::log::Log;
-use crate::recovery::{self, RecoveryReport};
-use crate::space::{SpaceBook, SpaceOptions};
-use crate::subfile::Subfiles;
-use crate::superblock::Superblock;
+use crate::store::index::Index;
+use crate::store::local_copies::{self, LocalCopies};
+use crate::store::log::Log;
+use crate::store::recovery::{self, RecoveryReport};
+use crate::store::space::{SpaceBook, SpaceOptions};
+use crate::store::subfile::Subfiles;
+use crate::store::superblock::Superblock;
 use crate::types::{FileId, NodeId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -22,22 +22,22 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InspectedFile {
     pub id: FileId,
-    /// Below the backing, where it was when its first byte was absorbed.
+    /// Path below the backing when the file's first byte was absorbed.
     pub path: PathBuf,
     pub size: u64,
     pub undrained: u64,
     pub uid: u32,
-    /// The last name is gone: recovery drops it.
+    /// The last name is gone, so recovery drops the file's data.
     pub unlinked: bool,
     /// [`crate::File::damage`], if it was asked for.
     pub damage: Vec<String>,
 }
 
-/// A store as it lies on the disk.
+/// A store as it is on the disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inspection {
     pub node: String,
-    /// By which other nodes know what it has published.
+    /// Identity by which other nodes know what this store has published.
     pub id: NodeId,
     pub backing: PathBuf,
     pub rocksdb: String,
@@ -48,7 +48,7 @@ pub struct Inspection {
     pub report: RecoveryReport,
 }
 
-/// Only the user who looks can have written what is in it.
+/// Makes sure that only the calling user can have written what is in the store.
 fn check_ours(dir: &Path) -> Result<()> {
     let meta = std::fs::symlink_metadata(dir).map_err(|e| StoreError::io("stat", dir, e))?;
     let me = nix::unistd::geteuid().as_raw();
@@ -61,7 +61,7 @@ fn check_ours(dir: &Path) -> Result<()> {
     }
     if meta.mode() & 0o022 != 0 {
         return Err(StoreError::Unusable(format!(
-            "store {} can be written by other users (mode {:o}); run chmod 700 on it if nobody else has",
+            "store {} can be written by other users (mode {:o}); run chmod 700 on it if no other user has",
             dir.display(),
             meta.mode() & 0o777
         )));
@@ -70,8 +70,8 @@ fn check_ours(dir: &Path) -> Result<()> {
 }
 
 impl Store {
-    /// `verify` also reads every undrained byte and checks it; what is in subfiles is opened with
-    /// `subfiles`.
+    /// Inspects the store in `dir`. With `verify`, also reads and checks every undrained byte;
+    /// `subfiles` opens the subfiles for that.
     pub fn inspect(
         dir: &Path,
         verify: bool,
@@ -92,12 +92,12 @@ impl Store {
             0,
         );
         let log = Log::open_read_only(Arc::new(disk), dir.join("log"), superblock.key, space)?;
-        let none = kept::Found::nothing(Arc::new(disk), dir.join("kept"));
-        let kept = Kept::new(none, log.space.clone());
-        let shared = new_shared(log, index, kept, u64::MAX);
-        *shared.subfiles.opener.write() = subfiles;
-        let report = recovery::recover(&shared)?;
-        let mut files: Vec<InspectedFile> = shared
+        let none = local_copies::Found::nothing(Arc::new(disk), dir.join("kept"));
+        let copies = LocalCopies::new(none, log.space.clone());
+        let state = new_shared(log, index, copies, u64::MAX);
+        *state.subfiles.opener.write() = subfiles;
+        let report = recovery::recover(&state)?;
+        let mut files: Vec<InspectedFile> = state
             .all_files()
             .iter()
             .filter_map(|file| {
@@ -121,13 +121,13 @@ impl Store {
             id: NodeId(superblock.id),
             backing: superblock.backing,
             rocksdb: superblock.rocksdb,
-            undrained: shared.undrained.load(Ordering::Relaxed),
-            segments: shared.log.segments().len(),
-            used: shared.log.space.used(),
+            undrained: state.undrained.load(Ordering::Relaxed),
+            segments: state.log.segments().len(),
+            used: state.log.space.used(),
             files,
             report,
         };
-        shared.unpin_all();
+        state.unpin_all();
         Ok(inspection)
     }
 }

@@ -47,8 +47,8 @@ impl Lock {
         Ok(Lock { file })
     }
 
-    /// The same for the process that holds this very lock, on this very kernel, and for no other. Empty where that
-    /// cannot be known.
+    /// Text that is the same for whichever process holds this very lock file on this very kernel,
+    /// and different for any other lock file or kernel. Empty where it cannot be determined.
     pub fn place(&self) -> String {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         match (boot, self.file.metadata()) {

@@ -1,22 +1,32 @@
-//! The store as a whole: opening, the registry of files, the books, closing.
+//! The store as a whole: opening, the registry of files, the counters, closing.
 
+pub mod file;
 mod identity;
+pub mod index;
 mod inspect;
+pub mod local_copies;
 mod lock;
+pub mod log;
+mod maintain;
+pub mod recovery;
+pub mod space;
+pub(crate) mod state;
+pub mod subfile;
+pub mod superblock;
 
 pub use inspect::{InspectedFile, Inspection};
 
 use crate::disk::Disk;
 use crate::error::{Result, StoreError};
-use crate::file::File;
-use crate::index::Index;
-use crate::kept::{self, Kept};
-use crate::log::{self, Log};
-use crate::peers::Overlap;
-use crate::recovery::{self, RecoveryReport};
-use crate::shared::{Entry, Shared, SubfileBook};
-use crate::space::{Space, SpaceBook, SpaceOptions};
-use crate::subfile::{Subfile, Subfiles};
+use crate::policy::FileSettings;
+use crate::store::file::File;
+use crate::store::index::Index;
+use crate::store::local_copies::LocalCopies;
+use crate::store::log::Log;
+use crate::store::recovery::RecoveryReport;
+use crate::store::space::{Space, SpaceBook, SpaceOptions};
+use crate::store::state::{Entry, StoreState, SubfileBook};
+use crate::store::subfile::{Subfile, Subfiles};
 use crate::types::{FileId, NodeId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -29,7 +39,7 @@ use std::time::Duration;
 /// A generous estimate of what one extent in memory takes, tree nodes included.
 const EXTENT_MEMORY: u64 = 112;
 
-/// What `status` says of a store whose disk others have filled.
+/// What `status` says of a store whose disk other programs have filled.
 const STARVED: &str =
     "its disk is full: make room there; until then what does not fit is written through";
 
@@ -45,53 +55,57 @@ pub struct StoreOptions {
     pub space: SpaceOptions,
 }
 
-/// What the drain wants to hear. Called on the thread that caused it: must not block.
+/// An event that the drain may have to act on. The listener is called on the thread that caused it,
+/// so it must not block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A dirty life began.
+    /// A dirty period began.
     Dirty(FileId),
-    /// The last writer closed it.
+    /// The last writer closed the file.
     Closed(FileId),
-    /// The store is above its high watermark.
+    /// The store is above its high watermark, or its disk is full.
     Pressure,
 }
 
-/// Bytes by mark: since this daemon started, except `undrained`, which is now.
+/// Bytes by how far they have come, since this daemon started. Only `undrained` and `in_log` are as
+/// of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Taken into the log.
     pub appended: u64,
-    /// Of those, what a power failure does not lose.
+    /// Of those, bytes that a power failure does not lose.
     pub durable: u64,
-    /// Whose canonical copy is synced.
+    /// Bytes whose canonical copy is synced.
     pub canonical: u64,
     /// Dropped because something newer replaced them (overwrite, truncate, unlink).
     pub superseded: u64,
     /// Written through to the canonical file.
-    pub through: u64,
+    pub written_through: u64,
     /// In the log or in subfiles, and not in the canonical file.
     pub undrained: u64,
-    /// Of those, what is nowhere but in the log.
+    /// Of those, bytes that are only in the log.
     pub in_log: u64,
     /// Written to subfiles, synced and recorded.
     pub subfiled: u64,
-    /// Told to other nodes, by layouts: what went straight to the canonical file does not count.
+    /// Published to other nodes in layouts. Bytes that went straight to the canonical file do not
+    /// count.
     pub published: u64,
 }
 
 #[derive(Debug)]
 pub struct Store {
-    shared: Arc<Shared>,
+    state: Arc<StoreState>,
     dir: PathBuf,
     node: String,
     backing: PathBuf,
     id: u64,
-    /// Of this opening of the store.
+    /// Random number of this opening of the store.
     run: u32,
-    /// Names of the subfiles that records spoke of when it was opened. Those that were let go of
-    /// may be removed like any other, and no sooner: the record may not be durable.
+    /// Names of the subfiles that records named when the store was opened. Those that were already
+    /// retired then are removed like any other and not sooner, since the record that retired them
+    /// may not be durable.
     found: HashSet<String>,
-    /// It was made, or taken up after a release, by this opening.
+    /// This opening made the store, or took it up after a release.
     fresh: bool,
     lock: Mutex<Option<lock::Lock>>,
 }
@@ -108,31 +122,34 @@ impl Store {
         let (superblock, fresh) = identity::prepare(&*disk, &options)?;
         let log_dir = dir.join("log");
         create_dir_if_missing(&*disk, &log_dir)?;
-        // What a daemon that was killed had held for the index is for it now, also to be opened on a full disk.
+        // Releases the room that a killed daemon had held for the index, so that the index can be
+        // opened on a full disk too.
         log::remove_reserve(&*disk, &log_dir);
         let free = disk
             .free_bytes(&dir)
             .map_err(|e| StoreError::io("statvfs", &dir, e))?;
-        let kept = kept::find(&disk, dir.join("kept"), superblock.key)?;
-        let taken = log_bytes(&*disk, &log_dir)? + kept.bytes();
+        let copies = local_copies::find(&disk, dir.join("kept"), superblock.key)?;
+        let taken = log_bytes(&*disk, &log_dir)? + copies.bytes();
         let book = SpaceBook::new(&options.space, free + taken);
         let index = Index::open(&dir.join("index"), options.index_memory / 2)?;
-        // The names of the log's and the index's directories, before anything counts on them.
+        // Makes the names of the log's and the index's directories durable before anything counts
+        // on them.
         disk.sync_dir(&dir)
             .map_err(|e| StoreError::io("sync", &dir, e))?;
         let log = Log::open(disk, log_dir, superblock.key, book)?;
-        let kept = Kept::new(kept, log.space.clone());
-        let shared = new_shared(log, index, kept, options.index_memory / 2 / EXTENT_MEMORY);
-        let recovered = recovery::recover(&shared)
-            .inspect(|_| shared.log.give_back())
-            .and_then(|report| recovery::drop_unlinked(&shared).map(|()| report))
-            // Files and store hold each other: without this the index would stay locked.
-            .inspect_err(|_| shared.unpin_all());
+        let copies = LocalCopies::new(copies, log.space.clone());
+        let state = new_shared(log, index, copies, options.index_memory / 2 / EXTENT_MEMORY);
+        let recovered = recovery::recover(&state)
+            .inspect(|_| state.log.give_back())
+            .and_then(|report| recovery::drop_unlinked(&state).map(|()| report))
+            // Files and the state of the store hold each other. Without this the index would stay
+            // locked.
+            .inspect_err(|_| state.unpin_all());
         let report = recovered?;
-        let found = shared.subfiles.names();
+        let found = state.subfiles.names();
         let store = Store {
             found,
-            shared,
+            state,
             dir,
             node: superblock.node,
             backing: superblock.backing,
@@ -144,43 +161,44 @@ impl Store {
         Ok((Arc::new(store), report))
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn state(&self) -> &Arc<StoreState> {
+        &self.state
     }
 
-    /// Who this node is to the others, for as long as the store is.
+    /// Identity of this node to other nodes, for as long as the store exists.
     pub fn id(&self) -> NodeId {
         NodeId(self.id)
     }
 
-    /// Where this copy of the store is: see [`crate::commons::Commons::join_at`]. Empty once it is closed.
+    /// Where this copy of the store is; see `SharedDir::join_at`. Empty once the
+    /// store is closed.
     pub fn home(&self) -> String {
         let lock = self.lock.lock();
         lock.as_ref().map_or(String::new(), lock::Lock::place)
     }
 
-    /// Of this opening of the store.
+    /// Random number of this opening of the store.
     pub fn run(&self) -> u32 {
         self.run
     }
 
     /// The one object for this file; a clean one if the store knows nothing of it.
     pub fn file(&self, id: FileId) -> Arc<File> {
-        file_of(&self.shared, id)
+        file_of(&self.state, id)
     }
 
-    /// As [`Store::file`], but only if someone holds it or it has undrained data.
+    /// As [`Store::file`], but only if the file is in use or has undrained data.
     pub fn lookup(&self, id: FileId) -> Option<Arc<File>> {
-        self.shared
+        self.state
             .files
             .lock()
             .get(&id)
             .and_then(|entry| entry.file.upgrade())
     }
 
-    /// All files in a dirty life.
+    /// All files in a dirty period.
     pub fn dirty_files(&self) -> Vec<Arc<File>> {
-        self.shared
+        self.state
             .files
             .lock()
             .values()
@@ -189,8 +207,8 @@ impl Store {
     }
 
     pub fn space(&self) -> Space {
-        let book = &self.shared.log.space;
-        let segments = self.shared.log.segments();
+        let book = &self.state.log.space;
+        let segments = self.state.log.segments();
         Space {
             capacity: book.capacity(),
             used: book.used(),
@@ -198,25 +216,20 @@ impl Store {
             high_watermark: book.high_watermark(),
             segment: book.segment_size(),
             segments: segments.len(),
-            kept: book.kept(),
+            kept: book.copied(),
         }
     }
 
-    /// Writes of other nodes that overlapped with this node's, without a sync point in between: how many
-    /// were found since the start, and in which files.
-    pub fn overlaps(&self) -> (u64, Vec<Overlap>) {
-        self.shared.overlaps.all()
+    /// Local copies of canonical files.
+    pub fn local_copies(&self) -> &Arc<LocalCopies> {
+        &self.state.local_copies
     }
 
-    /// Copies of canonical files on this node.
-    pub fn kept(&self) -> &Arc<Kept> {
-        &self.shared.kept
-    }
-
-    /// How long a writer of `file` should wait now; zero below the high watermark, and for users whom others
-    /// have left less than their part. `uid` owns the file if it has nothing in the log yet.
+    /// How long a writer of `file` should wait now. Zero below the high watermark, and for users
+    /// within an equal part of it while another user has more than that. `uid` owns the file; it is
+    /// needed if the file has nothing in the log yet.
     pub fn write_delay(&self, file: &File, uid: u32) -> Duration {
-        let space = &self.shared.log.space;
+        let space = &self.state.log.space;
         let delay = space.delay();
         if delay.is_zero() {
             return delay;
@@ -227,147 +240,152 @@ impl Store {
         }
     }
 
-    /// Another user keeps the store above its watermark, so that this file need not be drained for that. Never while the
-    /// disk of the store is full.
+    /// True if another user keeps the store above its watermark, so that this file need not be
+    /// drained because of that. Always false while the store's disk is full.
     pub fn is_spared(&self, file: &File) -> bool {
         !self.is_starved() && self.spares(file, None)
     }
 
     fn spares(&self, file: &File, uid: Option<u32>) -> bool {
-        let users = self.shared.users.lock();
+        let users = self.state.users.lock();
         let get = |bytes: &Arc<AtomicU64>| bytes.load(Ordering::Relaxed);
         let of_uid = || uid.and_then(|uid| users.get(&uid)).map_or(0, get);
         let own = file.bytes_of_user().unwrap_or_else(of_uid);
-        let space = &self.shared.log.space;
+        let space = &self.state.log.space;
         space.is_spared(own, users.values().map(get))
     }
 
-    /// Other programs have filled the disk of the store: it takes no data until there is room again.
+    /// True if other programs have filled the store's disk. The store takes no data until there is
+    /// room again.
     pub fn is_starved(&self) -> bool {
-        self.shared.is_starved() || self.shared.log.had_no_room()
+        self.state.is_starved() || self.state.log.had_no_room()
     }
 
     pub fn totals(&self) -> Totals {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let undrained = get(&self.shared.undrained);
+        let undrained = get(&self.state.undrained);
         Totals {
-            appended: get(&self.shared.log.appended),
+            appended: get(&self.state.log.appended),
             // Drained bytes are durable too, whether or not the log was ever synced.
-            durable: get(&self.shared.log.durable).max(get(&self.shared.canonical)),
-            canonical: get(&self.shared.canonical),
-            superseded: get(&self.shared.superseded),
-            through: get(&self.shared.through),
+            durable: get(&self.state.log.durable).max(get(&self.state.canonical)),
+            canonical: get(&self.state.canonical),
+            superseded: get(&self.state.superseded),
+            written_through: get(&self.state.written_through),
             undrained,
-            in_log: undrained.saturating_sub(get(&self.shared.in_subfiles)),
-            subfiled: get(&self.shared.subfiled),
-            published: get(&self.shared.published),
+            in_log: undrained.saturating_sub(get(&self.state.in_subfiles)),
+            subfiled: get(&self.state.subfiled),
+            published: get(&self.state.published),
         }
     }
 
-    /// Why the store takes no more writes, if so: for good, or until its disk has room again.
+    /// Why the store takes no more writes, if it takes none: for good, or until its disk has room
+    /// again.
     pub fn failure(&self) -> Option<String> {
-        let failed = self.shared.log.failure().map(|e| e.to_string());
+        let failed = self.state.log.failure().map(|e| e.to_string());
         failed.or_else(|| self.is_starved().then(|| STARVED.into()))
     }
 
-    pub fn set_listener(&self, listener: Box<dyn Fn(Event) + Send + Sync>) {
-        *self.shared.listener.write() = Some(listener);
+    /// What holds for files without a policy of their own.
+    pub fn file_settings(&self) -> FileSettings {
+        *self.state.file_settings.read()
     }
 
-    /// Who opens subfiles. Until this is called, bytes in them cannot be read.
+    pub fn set_file_settings(&self, settings: FileSettings) {
+        *self.state.file_settings.write() = settings;
+    }
+
+    pub fn set_listener(&self, listener: Box<dyn Fn(Event) + Send + Sync>) {
+        *self.state.listener.write() = Some(listener);
+    }
+
+    /// Sets what opens subfiles. Until this is called, bytes in them cannot be read.
     pub fn set_subfiles(&self, subfiles: Arc<dyn Subfiles>) {
-        *self.shared.subfiles.opener.write() = Some(subfiles);
+        *self.state.subfiles.opener.write() = Some(subfiles);
     }
 
     /// A number for a new subfile.
     pub fn new_subfile_no(&self) -> u32 {
-        self.shared.subfiles.next.fetch_add(1, Ordering::Relaxed)
+        self.state.subfiles.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// All subfiles that lives refer to.
+    /// All subfiles that dirty periods refer to.
     pub fn subfiles(&self) -> Vec<Arc<Subfile>> {
-        self.shared
-            .subfiles
-            .known
-            .read()
-            .values()
-            .cloned()
-            .collect()
+        self.state.subfiles.known.read().values().cloned().collect()
     }
 
-    /// Subfiles that may be removed from their OSTs now: nothing refers to them, also not after
-    /// a power failure. Whoever gets one from here removes it; if that fails, it is an orphan
-    /// that the next start finds.
+    /// Returns the subfiles that may be removed from their targets now: nothing refers to them,
+    /// even after a power failure. The caller removes them. If that fails, the next start finds
+    /// them as orphans.
     pub fn take_retired_subfiles(&self) -> Result<Vec<Arc<Subfile>>> {
-        if self.shared.subfiles.retired.lock().is_empty() {
+        if self.state.subfiles.retired.lock().is_empty() {
             return Ok(Vec::new());
         }
-        let retired = std::mem::take(&mut *self.shared.subfiles.retired.lock());
-        match self.shared.log.sync() {
+        let retired = std::mem::take(&mut *self.state.subfiles.retired.lock());
+        match self.state.log.sync() {
             Ok(()) => Ok(retired),
             Err(error) => {
-                self.shared.subfiles.retired.lock().extend(retired);
+                self.state.subfiles.retired.lock().extend(retired);
                 Err(error)
             }
         }
     }
 
-    /// What the names of this store's subfiles begin with: no other store has the same.
+    /// Prefix of the names of this store's subfiles; no other store has the same.
     pub fn subfile_prefix(&self) -> String {
         format!("{:016x}-", self.id)
     }
 
-    /// What those begin with that were made since the store was opened.
+    /// Prefix of the names of subfiles that were made since the store was opened.
     pub fn subfile_run(&self) -> String {
         format!("{}{:08x}-", self.subfile_prefix(), self.run)
     }
 
-    /// A file of this name on an OST is one that an earlier opening of this store made, and that
-    /// nothing refers to: it may be removed.
+    /// True if a file of this name on a target was made by an earlier opening of this store and
+    /// nothing refers to it, so that it may be removed.
     pub fn is_orphan(&self, name: &str) -> bool {
         name.starts_with(&self.subfile_prefix())
             && !name.starts_with(&self.subfile_run())
             && !self.found.contains(name)
-            && !self.shared.subfiles.published.lock().contains(name)
+            && !self.state.subfiles.published.lock().contains(name)
     }
 
     /// Everything acknowledged is durable when this returns.
     pub fn sync(&self) -> Result<()> {
-        self.shared.log.sync()
+        self.state.log.sync()
     }
 
     /// Moves the index's checkpoint to now, then frees segments that nothing needs.
     pub fn checkpoint(&self) -> Result<()> {
-        crate::maintain::checkpoint(&self.shared)
+        crate::store::maintain::checkpoint(&self.state)
     }
 
-    /// One turn of maintenance here and now, however full the store is: idle segments are let
-    /// go, the checkpoint moves, and one segment is compacted if that is worth it.
+    /// Runs one round of maintenance now, however full the store is: seals idle segments, moves the
+    /// checkpoint, and compacts one segment if that is worth it.
     pub fn tidy(&self) -> Result<()> {
-        crate::maintain::tidy(&self.shared)
+        crate::store::maintain::tidy(&self.state)
     }
 
     /// Runs merges, checkpoints, reclaim and compaction until [`Store::close`], on one thread.
     pub fn start_maintenance(&self) -> Result<()> {
-        crate::maintain::start(&self.shared)
+        crate::store::maintain::start(&self.state)
     }
 
-    /// Stops maintenance, checkpoints, lets go of the lock. Undrained data stays for the next
-    /// open.
+    /// Stops maintenance, makes a checkpoint and releases the lock. Undrained data stays for the
+    /// next opening.
     pub fn close(&self) -> Result<()> {
-        crate::maintain::stop(&self.shared);
-        *self.shared.listener.write() = None;
-        let result = match self.shared.log.failure() {
+        crate::store::maintain::stop(&self.state);
+        *self.state.listener.write() = None;
+        let result = match self.state.log.failure() {
             Some(failure) => Err(failure),
-            None => match crate::maintain::checkpoint(&self.shared) {
+            None => match crate::store::maintain::checkpoint(&self.state) {
                 // The log has everything, and the next start replays it.
                 Err(StoreError::Full) => Ok(()),
                 other => other,
             },
         };
-        self.shared.kept.close();
-        self.shared.log.close();
-        drop(self.shared.maintenance.merging.lock());
+        self.state.local_copies.close();
+        self.state.log.close();
+        drop(self.state.maintenance.merging.lock());
         self.lock.lock().take();
         result
     }
@@ -386,19 +404,19 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Without [`Store::close`] this is what a crash leaves: the log has everything.
+    /// Without [`Store::close`] this leaves the same state as a crash: the log has everything.
     fn drop(&mut self) {
-        crate::maintain::stop(&self.shared);
-        self.shared.unpin_all();
+        crate::store::maintain::stop(&self.state);
+        self.state.unpin_all();
     }
 }
 
-pub(crate) fn file_of(shared: &Arc<Shared>, id: FileId) -> Arc<File> {
-    let mut files = shared.files.lock();
+pub(crate) fn file_of(state: &Arc<StoreState>, id: FileId) -> Arc<File> {
+    let mut files = state.files.lock();
     if let Some(file) = files.get(&id).and_then(|entry| entry.file.upgrade()) {
         return file;
     }
-    let file = Arc::new(File::new(id, shared.clone()));
+    let file = Arc::new(File::new(id, state.clone()));
     files.insert(
         id,
         Entry {
@@ -409,8 +427,13 @@ pub(crate) fn file_of(shared: &Arc<Shared>, id: FileId) -> Arc<File> {
     file
 }
 
-fn new_shared(log: Log, index: Index, kept: Arc<Kept>, hot_limit: u64) -> Arc<Shared> {
-    Arc::new(Shared {
+fn new_shared(
+    log: Log,
+    index: Index,
+    local_copies: Arc<LocalCopies>,
+    hot_limit: u64,
+) -> Arc<StoreState> {
+    Arc::new(StoreState {
         log,
         index,
         files: Mutex::default(),
@@ -423,7 +446,7 @@ fn new_shared(log: Log, index: Index, kept: Arc<Kept>, hot_limit: u64) -> Arc<Sh
         canonical: AtomicU64::new(0),
         published: AtomicU64::new(0),
         superseded: AtomicU64::new(0),
-        through: AtomicU64::new(0),
+        written_through: AtomicU64::new(0),
         hidden: AtomicU64::new(0),
         hot: AtomicU64::new(0),
         hot_limit: (hot_limit / 3).max(1024),
@@ -431,8 +454,8 @@ fn new_shared(log: Log, index: Index, kept: Arc<Kept>, hot_limit: u64) -> Arc<Sh
         starved: AtomicBool::new(false),
         maintenance: Default::default(),
         subfiles: SubfileBook::default(),
-        kept,
-        overlaps: Default::default(),
+        local_copies,
+        file_settings: Default::default(),
     })
 }
 
@@ -443,7 +466,8 @@ fn create_dir_if_missing(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
 }
 
-/// What the log's segments take already: part of the room that the capacity is a share of.
+/// Bytes that the log's segments take already. They are part of the room of which the capacity is a
+/// share.
 fn log_bytes(disk: &dyn Disk, dir: &Path) -> Result<u64> {
     let names = disk.list(dir).map_err(|e| StoreError::io("list", dir, e))?;
     names.iter().try_fold(0, |sum, name| {

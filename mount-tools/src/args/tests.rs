@@ -1,5 +1,6 @@
 use super::*;
 use clap::CommandFactory;
+use layout_index::policy::Drain;
 
 #[test]
 fn the_command_line_is_sound() {

@@ -1,29 +1,33 @@
-//! `forebay drain --adopt`: finishes what dead nodes have published, from any machine that sees the
-//! backing.
+//! `forebay drain --adopt`: finishes what dead nodes have published, from any machine that sees the backing.
 //!
-//! It takes part like a node: with a store of its own, which stays empty, an id, and a lease for as long
-//! as it runs. So it cannot harm nodes that live, and if it is killed, its terms end with its lease.
-//! Files are drained as their owners.
+//! The command takes part like a node: it has a store of its own, which stays empty, an id, and a lease for
+//! as long as it runs. So it cannot harm nodes that are alive, and if it is killed, its terms end with its
+//! lease. Files are drained as their owners.
 //!
-//! Layouts of dead nodes stay: such a node needs them when it comes back, to know what it published.
-//! Their subfiles go once the files below have everything, unless there is more in them than was
-//! published: then they may be all that its store has ([`peers::idle_subfiles`]).
+//! Layouts of dead nodes stay: a node that comes back needs them to know what it published. Subfiles of dead
+//! nodes are removed once the canonical files have everything, unless a subfile holds more than was
+//! published: it may then be the only copy of data in the node's store ([`peers::idle_subfiles`]).
 
 use super::status::backing::{look, name, names, path_of};
 use crate::args::DrainArgs;
 use crate::checks;
+use crate::daemon::joining::{Joining, join};
 use crate::daemon::{privileges, wiring};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::output::{self, Style, plain};
 use crate::settings::LEASE;
 use crate::units;
-use flusher::ost::{Fleet, OstSettings};
-use flusher::{Flusher, Policy, Settings};
+use flusher::ost::{OstSettings, Targets};
+use flusher::{Flusher, Osts, Settings};
 use forebay_fs::Backing;
 use indicatif::{ProgressBar, ProgressStyle};
-use layout_index::commons::{Commons, Standing};
-use layout_index::peers::{self, Survey, SurveyedFile};
-use layout_index::{FileId, NodeId, RealDisk, SpaceOptions, Store, StoreError, StoreOptions};
+use layout_index::policy::Drain;
+use layout_index::sharing::peers::{self, Survey, SurveyedFile};
+use layout_index::sharing::shared_dir::{SharedDir, Standing};
+use layout_index::{
+    CanonicalFiles, FileId, FileSettings, NodeId, RealDisk, SpaceOptions, Store, StoreError,
+    StoreOptions,
+};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,17 +38,18 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default, Serialize)]
 struct Report {
     backing: PathBuf,
-    /// How many nodes have ever mounted it, as far as is known.
+    /// Number of nodes that are known to have mounted the backing.
     nodes: usize,
     dead: Vec<String>,
-    /// Files whose canonical file is complete now.
+    /// Files whose canonical file is now complete.
     adopted: Vec<String>,
     /// Files that could not be drained.
     left: Vec<String>,
-    /// What only the store of a dead node holds.
+    /// Files with data that only the store of a dead node holds.
     only_in_stores: Vec<Held>,
     removed_subfiles: usize,
-    /// Of drained files, with bytes that were never published: maybe the store's only copy.
+    /// Subfiles of drained files that were left because they hold bytes that were never published: they may
+    /// be the store's only copy.
     kept_subfiles: usize,
     problems: Vec<String>,
 }
@@ -52,24 +57,24 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Held {
     node: String,
-    /// Its path; its id where nothing that is published leads to it.
+    /// The file's path, or its id if nothing that is published leads to the path.
     file: String,
     inode: u64,
 }
 
-/// How long one file may take, unless a time was given.
+/// Time limit for draining all files together, unless `--timeout` is given.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// What those are called who adopt: their store is gone when they are.
+/// Prefix of the node names under which this command joins. Its store is gone when it ends.
 const ADOPTER: &str = "adopt-";
 
-/// What became of the nodes.
+/// Which nodes are dead.
 #[derive(Debug, Default)]
 struct Census {
     dead: BTreeSet<NodeId>,
-    /// Those of which it cannot be said.
+    /// Nodes of which this cannot be told, and why.
     unknown: BTreeMap<NodeId, String>,
-    /// The longest that any node has.
+    /// The longest lease of any node.
     lease: Option<Duration>,
 }
 
@@ -81,10 +86,10 @@ pub fn run(args: &DrainArgs) -> Result<Code> {
         backing: path.clone(),
         ..Report::default()
     };
-    if let Some(commons) = look(&backing)? {
-        adopt(args, &path, backing, &commons, &mut report)?;
+    if let Some(shared_dir) = look(&backing)? {
+        adopt(args, &path, backing, &shared_dir, &mut report)?;
     }
-    show(args, &report)?;
+    output::report(&report, args.json, render)?;
     Ok(match () {
         () if !report.left.is_empty() => Code::Failed,
         () if !report.only_in_stores.is_empty() => Code::StillDirty,
@@ -96,13 +101,13 @@ fn adopt(
     args: &DrainArgs,
     path: &Path,
     backing: Backing,
-    commons: &Commons,
+    shared_dir: &SharedDir,
     report: &mut Report,
 ) -> Result<()> {
     let failed = |e: io::Error| Failure::failed(format!("the shared directory: {e}"));
-    let survey = peers::survey(commons).map_err(failed)?;
+    let survey = peers::survey(shared_dir).map_err(failed)?;
     let names = names(&survey.nodes);
-    let census = census(commons, &survey).map_err(failed)?;
+    let census = census(shared_dir, &survey).map_err(failed)?;
     let dead = &census.dead;
     let adopters = adopters(&survey, dead);
     report.nodes = survey.nodes.len();
@@ -117,7 +122,7 @@ fn adopt(
     };
     let mut files = BTreeMap::new();
     for file in &survey.files {
-        for node in file.promised.iter().filter(|id| dead.contains(id)) {
+        for node in file.announced.iter().filter(|id| dead.contains(id)) {
             report.only_in_stores.push(Held {
                 node: name(&names, *node),
                 file: called(file),
@@ -138,16 +143,16 @@ fn adopt(
         }
     }
     if !files.is_empty() {
-        drain(args, path, backing, commons, &files, &census, report)?;
+        drain(args, path, backing, shared_dir, &files, &census, report)?;
     }
     for id in adopters {
-        commons.forget(id).map_err(failed)?;
+        shared_dir.forget(id).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Whether people should hear of a node that is dead: one that ended in good order and has nothing
-/// here is none.
+/// Whether the report should name this dead node. A node that ended in good order and has nothing here is
+/// left out.
 fn is_missed(survey: &Survey, id: NodeId) -> bool {
     let record = survey.nodes.iter().find(|n| n.id == id);
     let left = record.is_some_and(|n| n.state.as_ref().is_ok_and(|s| s.left));
@@ -155,13 +160,13 @@ fn is_missed(survey: &Survey, id: NodeId) -> bool {
 }
 
 fn has_part(file: &SurveyedFile, id: NodeId) -> bool {
-    file.layouts.iter().any(|l| l.node == id) || file.promised.contains(&id)
+    file.layouts.iter().any(|l| l.node == id) || file.announced.contains(&id)
 }
 
-/// Those who adopted before and were killed. They never had anything to say of a file.
+/// Earlier runs of this command that were killed. They never published or announced anything.
 fn adopters(survey: &Survey, dead: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
-    let is = |node: &&layout_index::commons::NodeRecord| {
-        let named = |s: &layout_index::commons::NodeState| s.name.starts_with(ADOPTER);
+    let is = |node: &&layout_index::sharing::shared_dir::NodeRecord| {
+        let named = |s: &layout_index::sharing::shared_dir::NodeState| s.name.starts_with(ADOPTER);
         dead.contains(&node.id)
             && node.state.as_ref().is_ok_and(named)
             && !survey.files.iter().any(|file| has_part(file, node.id))
@@ -169,8 +174,8 @@ fn adopters(survey: &Survey, dead: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
     survey.nodes.iter().filter(is).map(|n| n.id).collect()
 }
 
-/// Who is not heard of for a whole lease. That takes as long to find out.
-fn census(commons: &Commons, survey: &Survey) -> io::Result<Census> {
+/// Finds the dead nodes: those that are not heard of for a whole lease, which is how long this may take.
+fn census(shared_dir: &SharedDir, survey: &Survey) -> io::Result<Census> {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} seeing which nodes live {elapsed}") {
         bar.set_style(style);
@@ -186,17 +191,17 @@ fn census(commons: &Commons, survey: &Survey) -> io::Result<Census> {
             Err(why) => drop(found.unknown.insert(node.id, why.clone())),
         }
     }
-    // One whose record is gone counts as dead, and may have published before.
+    // A node whose record is gone counts as dead. It may have published before.
     for file in &survey.files {
         let parts = file.layouts.iter().map(|l| l.node);
-        let parts = parts.chain(file.promised.iter().copied());
+        let parts = parts.chain(file.announced.iter().copied());
         open.extend(parts.filter(|id| !found.unknown.contains_key(id)));
     }
     let deadline = Instant::now() + found.lease.unwrap_or_default() + Duration::from_secs(1);
     loop {
         found.dead.clear();
         for id in &open {
-            if commons.is_gone(*id)? {
+            if shared_dir.is_gone(*id)? {
                 found.dead.insert(*id);
             }
         }
@@ -213,7 +218,7 @@ fn drain(
     args: &DrainArgs,
     path: &Path,
     backing: Backing,
-    watching: &Commons,
+    watching: &SharedDir,
     files: &BTreeMap<FileId, String>,
     census: &Census,
     report: &mut Report,
@@ -236,22 +241,29 @@ fn drain(
     let (store, _) = Store::open(options, Arc::new(RealDisk))
         .map_err(|e| Failure::failed(format!("a store to adopt with: {e}")))?;
     let provider = wiring::provider(args.ost_provider, &backing, &checks::osts(&args.ost)?)?;
-    let targets = OstSettings {
+    let target_settings = OstSettings {
         probing: false,
         ..OstSettings::default()
     };
-    let fleet = provider.map(|provider| Fleet::start(provider, targets.clone()));
-    // As long as theirs: whoever comes after one that was killed waits no longer than for them.
+    let targets = provider.map(|provider| Targets::start(provider, target_settings.clone()));
+    // Use the same lease as the nodes: if this command is killed, the next run need not wait longer for it
+    // than for them.
     let lease = census.lease.unwrap_or(LEASE);
-    let (peers, _) = wiring::join(&backing, &store, lease, lease, Standing::default())?;
-    let osts = wiring::osts(fleet.as_ref(), Some(peers.clone()), path, &targets);
-    let provider = osts.as_ref().map(|o| o.fleet.provider().clone());
-    let settings = Settings {
-        policy: Policy::Never,
-        ..Settings::default()
-    };
-    let bare = Arc::new(wiring::Bare(backing));
-    let flusher = Flusher::start(store.clone(), bare.clone(), settings, osts)
+    store.set_file_settings(FileSettings {
+        drain: Drain::Never,
+        visibility_timeout: lease,
+        ..FileSettings::default()
+    });
+    let (peers, _) = join(&backing, &store, Joining::alone(lease, Standing::default()))?;
+    let osts = Osts::new(
+        targets.as_ref(),
+        Some(peers.clone()),
+        path,
+        &target_settings,
+    );
+    let provider = osts.as_ref().map(|o| o.targets.provider().clone());
+    let backing = Arc::new(backing);
+    let flusher = Flusher::start(store.clone(), backing.clone(), Settings::default(), osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
     let bar = ProgressBar::new(files.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} files  {msg}") {
@@ -261,16 +273,16 @@ fn drain(
     for (id, called) in files {
         bar.set_message(plain(called));
         let file = store.file(*id);
-        let ask = || flusher::Canonicals::look(&*bare, &file);
-        match peers.look_at(&file, &ask) {
-            Ok(()) if flusher.settle(&file, deadline, &|| true) => {
+        let ask = || backing.stat_canonical(&file);
+        match peers.refresh_now(&file, &ask) {
+            Ok(()) if flusher.settle_until(&file, Some(deadline), &|| true) => {
                 report.adopted.push(called.clone())
             }
             Ok(()) => {
                 report.problems.extend(file.error().map(|e| e.message));
                 report.left.push(called.clone());
             }
-            // Its last name is gone: there is nothing to drain into.
+            // The file's last name is gone: there is nothing to drain into.
             Err(StoreError::Gone(_)) => {}
             Err(e) => {
                 report.problems.push(e.to_string());
@@ -296,20 +308,20 @@ fn drain(
     Ok(())
 }
 
-/// Subfiles of dead nodes that nobody needs any more. One whose node has come back meanwhile is that
-/// one's business again.
+/// Removes subfiles of dead nodes that are no longer needed. Subfiles of a node that has come back meanwhile
+/// are left to that node.
 fn remove_idle(
     provider: &dyn flusher::ost::Provider,
-    commons: &Commons,
+    shared_dir: &SharedDir,
     file: FileId,
     dead: &BTreeSet<NodeId>,
     report: &mut Report,
 ) {
     let Ok(osts) = provider.osts() else { return };
     for node in dead {
-        let idle = match peers::idle_subfiles(commons, file, *node) {
+        let idle = match peers::idle_subfiles(shared_dir, file, *node) {
             Ok(idle) if idle.is_empty() => continue,
-            idle => idle.and_then(|idle| Ok((idle, commons.is_gone(*node)?))),
+            idle => idle.and_then(|idle| Ok((idle, shared_dir.is_gone(*node)?))),
         };
         let idle = match idle {
             Ok((idle, true)) => idle,
@@ -325,7 +337,7 @@ fn remove_idle(
             };
             let len = match provider.open(ost, &subfile.name) {
                 Ok(open) => open.metadata().map(|meta| meta.len()),
-                // It went with an earlier run.
+                // An earlier run has removed it.
                 Err(error) if error.errno() == Some(libc::ENOENT) => continue,
                 Err(error) => Err(io::Error::other(error.to_string())),
             };
@@ -343,15 +355,6 @@ fn remove_idle(
             report.problems.extend(removed.err());
         }
     }
-}
-
-fn show(args: &DrainArgs, report: &Report) -> Result<()> {
-    let shown = if args.json {
-        output::print_json(report, true)
-    } else {
-        output::print(&render(report, Style::for_stdout()))
-    };
-    shown.map_err(super::output_failed)
 }
 
 fn render(r: &Report, style: Style) -> String {

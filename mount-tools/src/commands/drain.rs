@@ -25,7 +25,7 @@ pub fn run(args: &DrainArgs) -> Result<Code> {
         return super::adopt::run(args);
     }
     let (mount, below) = client::mount_of(&args.path)?;
-    // Before the path is looked at: without its daemon a mount does not answer.
+    // Connect before the path is accessed: a mount without its daemon does not answer.
     let daemon = Client::connect(&mount)?;
     let request = Request::Drain {
         target: target(&args.path, &below)?,
@@ -39,16 +39,12 @@ pub fn run(args: &DrainArgs) -> Result<Code> {
         Reply::Drain(result) => result,
         other => return Err(client::unexpected(&other)),
     };
-    if args.json {
-        let outcome = Outcome {
-            path: &args.path,
-            mount,
-            result: &result,
-        };
-        output::print_json(&outcome, true).map_err(super::output_failed)?;
-    } else {
-        output::print(&sentence(&args.path, &result)).map_err(super::output_failed)?;
-    }
+    let outcome = Outcome {
+        path: &args.path,
+        mount,
+        result: &result,
+    };
+    output::report(&outcome, args.json, |o, _| sentence(o.path, o.result))?;
     for error in result.errors.iter().filter(|_| !args.json) {
         eprintln!("forebay: {}", plain(error));
     }

@@ -1,7 +1,8 @@
-//! `forebay explain`: how a file is treated, and why.
+//! `forebay explain`: shows how a file is treated, and why.
 //!
-//! The daemon of the mount is asked, because only it knows its command line. Where the file is on no
-//! mount, attributes and a configuration file give the answer that a mount with that file would.
+//! The command asks the daemon of the mount, because only the daemon knows its command line. If the file is
+//! on no mount, the answer comes from its attributes and a configuration file: it is what a mount with that
+//! configuration would do.
 
 use crate::args::{ExplainArgs, Keys};
 use crate::control::client::{self, Client};
@@ -27,9 +28,9 @@ pub fn run(args: &ExplainArgs) -> Result<Code> {
         Err(failure) if failure.code == Code::NoDaemon => None,
         Err(failure) => return Err(failure),
     };
-    // Before the file is looked at: without its daemon a mount does not answer.
+    // Connect before the file is accessed: a mount without its daemon does not answer.
     let daemon = mount.as_deref().map(Client::connect).transpose()?;
-    // Held while the daemon is asked: the number stays this file's.
+    // Keep the file open while the daemon is asked, so that its inode number cannot go to another file.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_PATH)
@@ -49,17 +50,12 @@ pub fn run(args: &ExplainArgs) -> Result<Code> {
         },
         None => alone(args, &file, meta.uid())?,
     };
-    if args.json {
-        output::print_json(&report, true).map_err(super::output_failed)?;
-    } else {
-        let name = plain(&args.file.display().to_string());
-        output::print(&render(&name, &report, Style::for_stdout()))
-            .map_err(super::output_failed)?;
-    }
+    let name = plain(&args.file.display().to_string());
+    output::report(&report, args.json, |r, style| render(&name, r, style))?;
     Ok(Code::Ok)
 }
 
-/// Without a daemon.
+/// Answers without a daemon, from the file's attributes and the configuration file.
 fn alone(args: &ExplainArgs, file: &File, uid: u32) -> Result<ExplainReport> {
     let loaded = args.config.as_deref().map(config::load).transpose()?;
     let (policies, keys) = config::policies(&Keys::default(), loaded);

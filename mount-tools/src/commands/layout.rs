@@ -10,12 +10,12 @@ use crate::report::{LayoutPiece, LayoutReport, Tier};
 use crate::units;
 use std::os::unix::fs::MetadataExt;
 
-/// Blocks in the line.
+/// Number of blocks in the line that shows the whole file.
 const CELLS: u64 = 64;
 
 pub fn run(args: &LayoutArgs) -> Result<Code> {
     let (mount, _) = client::mount_of(&args.file)?;
-    // Before the file is looked at: without its daemon a mount does not answer.
+    // Connect before the file is accessed: a mount without its daemon does not answer.
     let daemon = Client::connect(&mount)?;
     let meta = std::fs::metadata(&args.file)
         .map_err(|e| Failure::failed(format!("cannot look at {}: {e}", args.file.display())))?;
@@ -30,17 +30,13 @@ pub fn run(args: &LayoutArgs) -> Result<Code> {
         Reply::Layout(report) => fill(report, meta.len()),
         other => return Err(client::unexpected(&other)),
     };
-    if args.json {
-        output::print_json(&report, true).map_err(super::output_failed)?;
-    } else {
-        let name = plain(&args.file.display().to_string());
-        output::print(&render(&name, &report, Style::for_stdout()))
-            .map_err(super::output_failed)?;
-    }
+    let name = plain(&args.file.display().to_string());
+    output::report(&report, args.json, |r, style| render(&name, r, style))?;
     Ok(Code::Ok)
 }
 
-/// The daemon has nothing to say of a clean file: all of it is below.
+/// Completes the report of a clean file, for which the daemon sends no pieces: all of it is in the canonical
+/// file.
 fn fill(mut report: LayoutReport, size: u64) -> LayoutReport {
     if report.pieces.is_empty() {
         report.size = size;
@@ -116,7 +112,7 @@ fn place(piece: &LayoutPiece, style: Style) -> String {
     }
 }
 
-/// One line for the whole file; each cell shows what most of its bytes are.
+/// Draws the whole file as one line. Each cell shows where most of its bytes are.
 fn blocks(report: &LayoutReport, style: Style) -> String {
     let cells = CELLS.min(report.size).max(1);
     let bound = |i: u64| (u128::from(report.size) * u128::from(i) / u128::from(cells)) as u64;
@@ -133,7 +129,8 @@ fn blocks(report: &LayoutReport, style: Style) -> String {
                 }
                 pieces.next();
             }
-            // Of equals the first: what is least safe is shown.
+            // If two places have equally many bytes, the first one in this list is shown: the least safe
+            // place.
             let tiers = [
                 Tier::Log,
                 Tier::Subfile,

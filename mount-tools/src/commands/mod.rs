@@ -12,13 +12,8 @@ pub mod status;
 mod takeover;
 pub mod umount;
 
-use crate::exit_codes::Failure;
 use crate::units::Span;
 
 fn millis(span: Option<Span>) -> Option<u64> {
     span.map(|s| u64::try_from(s.0.as_millis()).unwrap_or(u64::MAX))
-}
-
-fn output_failed(error: std::io::Error) -> Failure {
-    Failure::failed(format!("cannot write the report: {error}"))
 }

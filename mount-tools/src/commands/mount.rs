@@ -48,8 +48,7 @@ pub fn run(args: &MountArgs) -> Result<Code> {
                 settings.mount.display(),
                 settings.node,
                 settings.store.display()
-            ))
-            .map_err(super::output_failed)?;
+            ))?;
             Ok(Code::Ok)
         }
         daemonize::Side::Child(report) => {
@@ -68,7 +67,7 @@ pub fn run(args: &MountArgs) -> Result<Code> {
     }
 }
 
-/// What lies at the mount point before anything is mounted there.
+/// State of the mount point before anything is mounted there.
 enum There {
     Nothing,
     /// A mount of this user whose daemon is gone.
@@ -76,10 +75,11 @@ enum There {
     Alive(PathBuf),
 }
 
-/// Before anything is looked up: a dead mount would not even let itself be looked at.
+/// Looks at the mount point. Must come before anything is looked up there, because a lookup in a dead mount
+/// fails.
 fn look(args: &MountArgs) -> Result<There> {
     let Ok(point) = mountinfo::real_point(&args.dir) else {
-        // Missing, most likely: the settings say it better.
+        // Most likely the directory is missing. Resolving the settings reports that better.
         return Ok(There::Nothing);
     };
     let there = mountinfo::forebay_at(&point)
@@ -100,8 +100,8 @@ fn look(args: &MountArgs) -> Result<There> {
     }
 }
 
-/// Takes away what dead daemons left at the mount point. Their stores are left alone: what is in them
-/// comes back when they are mounted.
+/// Removes the mounts that dead daemons have left at the mount point. Their stores are not touched: the data
+/// in them is there again when they are mounted.
 fn clear(point: &Path) -> Result<()> {
     let store = location::find(point).map(|found| found.info.store);
     let store = store.map_or("its store".into(), |dir| {
@@ -122,7 +122,7 @@ fn clear(point: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What was asked for is there already, or the reason why it cannot be.
+/// Succeeds if the existing mount has the requested settings. Otherwise fails and says what differs.
 fn is_same(point: &Path, settings: &MountSettings) -> Result<Code> {
     let shown = point.display();
     let client = Client::connect(point)?;
@@ -148,7 +148,6 @@ fn is_same(point: &Path, settings: &MountSettings) -> Result<Code> {
         info.node,
         info.store.display(),
         info.pid
-    ))
-    .map_err(super::output_failed)?;
+    ))?;
     Ok(Code::Ok)
 }

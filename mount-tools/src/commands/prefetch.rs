@@ -1,8 +1,8 @@
-//! `forebay prefetch`: reads files into the node's store, so that the next readers find them there.
+//! `forebay prefetch`: reads files into the node's store, so that later reads are served from there.
 //!
-//! The command itself opens every file through the mount, as whoever runs it, and holds it open
-//! while the daemon reads it: that is how the daemon knows that the caller may. Directories are
-//! walked here too, so the daemon never walks a path that somebody gave it.
+//! The command itself opens every file through the mount, as the user who runs it, and holds it open while
+//! the daemon reads it: that is how the daemon knows that the caller may read it. Directories are walked here
+//! too, so the daemon never walks a path that a client gave it.
 
 use crate::args::PrefetchArgs;
 use crate::control::client::{self, Client};
@@ -27,17 +27,17 @@ struct Wanted {
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Report {
-    /// Files that are kept as a whole now.
+    /// Files that now have a complete local copy.
     files: usize,
-    /// Their bytes.
+    /// Bytes of these files.
     bytes: u64,
     /// Bytes that were read from the files below.
     read: u64,
     /// Files that were left out because they have undrained data or are open for writing.
     dirty: Vec<PathBuf>,
-    /// One sentence for each file that is not kept and should be.
+    /// One sentence for each file that should have a local copy and has none.
     errors: Vec<String>,
-    /// The store has no room for the rest.
+    /// The store has no room for the remaining files.
     full: bool,
 }
 
@@ -47,7 +47,7 @@ pub fn run(args: &PrefetchArgs) -> Result<Code> {
     let mut wanted = Vec::new();
     for path in &args.paths {
         let (mount, _) = client::mount_of(path)?;
-        // Before the path is looked at: without its daemon a mount does not answer.
+        // Connect before the path is accessed: a mount without its daemon does not answer.
         drop(Client::connect(&mount)?);
         let meta = std::fs::metadata(path).map_err(|e| cannot_look(path, &e))?;
         if !meta.is_file() && !meta.is_dir() {
@@ -83,8 +83,8 @@ pub fn run(args: &PrefetchArgs) -> Result<Code> {
     tell(args, &report)
 }
 
-/// What there is to read below `path`. Links are not followed: what they name is read by its own
-/// name, if it is asked for.
+/// Collects the files below `path`. Links are not followed: the file that a link names is read by its own
+/// name, if the user asks for it.
 fn walk(path: &Path, meta: &Metadata, mount: &Path, wanted: &mut Vec<Wanted>, report: &mut Report) {
     if meta.is_file() {
         wanted.push(Wanted {
@@ -111,7 +111,7 @@ fn walk(path: &Path, meta: &Metadata, mount: &Path, wanted: &mut Vec<Wanted>, re
     for path in names {
         match std::fs::symlink_metadata(&path) {
             Ok(meta) => walk(&path, &meta, mount, wanted, report),
-            // Removed since it was listed.
+            // It was removed after the directory was listed.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => report.errors.push(cannot_look(&path, &e).message),
         }
@@ -127,7 +127,7 @@ fn fetch(file: &Wanted, began: Instant, show: impl Fn(u64)) -> Result<PrefetchRe
     let path = file.path.display();
     let opened: File = OpenOptions::new()
         .read(true)
-        // A FIFO that took the file's name must not hold this up.
+        // The open must not block if a FIFO has taken the file's name meanwhile.
         .custom_flags(libc::O_NONBLOCK)
         .open(&file.path)
         .map_err(|e| Failure::failed(format!("cannot read {path}: {e}")))?;
@@ -148,7 +148,7 @@ fn fetch(file: &Wanted, began: Instant, show: impl Fn(u64)) -> Result<PrefetchRe
     }
 }
 
-/// False when there is no use in going on.
+/// Adds the result for one file to the report. Returns false if there is no point in going on.
 fn note(report: &mut Report, file: &Wanted, ended: Result<PrefetchResult>) -> bool {
     let path = file.path.display();
     let result = match ended {
@@ -166,7 +166,7 @@ fn note(report: &mut Report, file: &Wanted, ended: Result<PrefetchResult>) -> bo
         }
         PrefetchState::Dirty => report.dirty.push(file.path.clone()),
         PrefetchState::Changed => report.errors.push(format!(
-            "{path} changed while it was read; try again when nobody writes it"
+            "{path} changed while it was read; try again when no program writes it"
         )),
         PrefetchState::Unusable => {
             report.errors.push(format!(
@@ -187,10 +187,8 @@ fn note(report: &mut Report, file: &Wanted, ended: Result<PrefetchResult>) -> bo
 }
 
 fn tell(args: &PrefetchArgs, report: &Report) -> Result<Code> {
-    if args.json {
-        output::print_json(report, true).map_err(super::output_failed)?;
-    } else {
-        output::print(&sentence(report)).map_err(super::output_failed)?;
+    output::report(report, args.json, |r, _| sentence(r))?;
+    if !args.json {
         for path in &report.dirty {
             let path = path.display();
             let line = format!(

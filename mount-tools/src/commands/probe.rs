@@ -1,10 +1,10 @@
 //! `forebay probe`.
 //!
-//! The work is done by a process of its own (this program once more, with `--worker`): a thread
-//! that hangs in a file system keeps its process from ending, whatever signal it gets, and nobody
-//! shall wait for that. The worker says all it knows in one line.
+//! The work is done by a separate process (this program once more, with `--worker`): a thread that hangs in a
+//! file system keeps its process from ending, whatever signal it gets, and the user must not have to wait for
+//! that. The worker prints its whole report in one line.
 //!
-//! On a Forebay mount its daemon is asked instead, unless targets are named.
+//! On a Forebay mount the command asks the daemon instead, unless targets are named.
 
 use crate::args::ProbeArgs;
 use crate::control::client::{self, Client};
@@ -26,13 +26,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is measured with where the command line does not say.
+/// Values that are used if the command line gives none.
 const SIZE: u64 = 16 << 20;
 const DEADLINE: Duration = Duration::from_secs(10);
 const DELTA: f64 = 0.02;
-/// Cells of the longest bar.
+/// Width of the longest bar, in characters.
 const BAR: usize = 24;
-/// Cells up to the farthest point of the curve.
+/// Position of the farthest point of the curve, in characters.
 const CURVE: usize = 16;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,13 +42,14 @@ struct Report {
     size: u64,
     seconds: f64,
     delta: f64,
-    /// By a mount's daemon, which has measured then and watched its traffic since.
+    /// How long ago the daemon of a mount measured. Since then it has adjusted the figures to the bandwidth
+    /// of its own I/O.
     measured_seconds_ago: Option<f64>,
-    /// Why the list of targets could not be had.
+    /// Why the list of targets could not be obtained.
     error: Option<String>,
-    /// How many are chosen: the first ones of `osts`.
+    /// Number of chosen targets: the first ones of `osts`.
     chosen: usize,
-    /// The fastest first; those that failed last.
+    /// Sorted: the fastest first, failed ones last.
     osts: Vec<OstReport>,
 }
 
@@ -57,17 +58,17 @@ struct OstReport {
     index: u32,
     name: String,
     chosen: bool,
-    /// Bytes per second, and of a file over this OST and all before it.
+    /// Bytes per second. `aggregate` is that of a file over this OST and all before it.
     bandwidth: Option<f64>,
     aggregate: Option<f64>,
     latency_ms: Option<f64>,
-    /// False where the page cache was in between.
+    /// False if the writes went through the page cache.
     direct: Option<bool>,
     error: Option<String>,
 }
 
 pub fn run(args: &ProbeArgs) -> Result<Code> {
-    // A mount whose daemon is gone is not seen as a directory, and its daemon is what is missing then.
+    // A mount whose daemon is gone is not seen as a directory. The error must then name the missing daemon.
     let mount = match std::fs::metadata(&args.dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         _ => mount_of(args)?,
@@ -85,7 +86,7 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
     }
     if args.worker {
         let outcome = measure(args).map_err(|e| e.to_string());
-        output::print_json(&outcome, false).map_err(super::output_failed)?;
+        output::print_json(&outcome, false)?;
         return Ok(Code::Ok);
     }
     let report = match mount {
@@ -104,18 +105,14 @@ pub fn run(args: &ProbeArgs) -> Result<Code> {
         plot::probe(path, &bandwidths, &aggregate, report.chosen)
             .map_err(|e| Failure::failed(format!("cannot draw {}: {e}", path.display())))?;
     }
-    if args.json {
-        output::print_json(&report, true).map_err(super::output_failed)?;
-    } else {
-        output::print(&render(&report, Style::for_stdout())).map_err(super::output_failed)?;
-    }
+    output::report(&report, args.json, render)?;
     Ok(match report.chosen {
         0 => Code::Failed,
         _ => Code::Ok,
     })
 }
 
-/// The mount whose daemon is to be asked.
+/// Returns the mount whose daemon is to be asked, if there is one.
 fn mount_of(args: &ProbeArgs) -> Result<Option<PathBuf>> {
     if args.ost_provider != Kind::Auto || !args.ost.is_empty() {
         return Ok(None);
@@ -127,7 +124,7 @@ fn mount_of(args: &ProbeArgs) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The daemon measures with its own settings, and the command has no say in them.
+/// Refuses options that a daemon would ignore: it measures with its own settings.
 fn check_asked(mount: &Path, args: &ProbeArgs) -> Result<()> {
     let given = [
         ("--size", args.size.is_some()),
@@ -143,7 +140,8 @@ fn check_asked(mount: &Path, args: &ProbeArgs) -> Result<()> {
     }
 }
 
-/// What is written to a Forebay mount goes to its store: that is no measurement of a target.
+/// Refuses directories on a Forebay mount: what is written there goes to its store, which is not a
+/// measurement of a target.
 fn check_written(args: &ProbeArgs) -> Result<()> {
     let cannot =
         |e: std::io::Error| Failure::failed(format!("cannot read the list of mounts: {e}"));
@@ -152,7 +150,8 @@ fn check_written(args: &ProbeArgs) -> Result<()> {
         osts => osts,
     };
     for dir in written {
-        // A target may hang: it is known by its name alone. DIR was looked at already.
+        // A named target may hang, so only its path is used and its links are not resolved. DIR was accessed
+        // above already.
         let path = match args.ost[..] {
             [] => std::fs::canonicalize(dir),
             _ => std::path::absolute(dir),
@@ -177,7 +176,8 @@ fn ask_daemon(mount: &Path, args: &ProbeArgs) -> Result<Report> {
     }
 }
 
-/// In the daemon's order of preference: what it has chosen, the fastest first.
+/// Sorts the targets by the daemon's preference: chosen ones, those left out, dropped ones, each group with
+/// the fastest first.
 fn of_daemon(ProbeResult { targets, size }: ProbeResult) -> Report {
     let mut osts = targets.osts;
     osts.sort_by(|a, b| {
@@ -249,7 +249,8 @@ fn provider(args: &ProbeArgs) -> std::result::Result<Arc<dyn Provider>, Provider
         .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
         .open(&args.dir)
         .map_err(|e| ProviderError::Io(args.dir.display().to_string(), e))?;
-    // Here whoever asks wants to know why a file system's targets cannot be had.
+    // A user who probes wants to know why a file system's targets cannot be obtained, so that is an error
+    // here.
     let found = match (args.ost_provider, &args.ost[..]) {
         (Kind::Auto, []) => ost::recognise(dir.as_fd())?,
         (kind, named) => ost::provider(kind, dir.as_fd(), named)?,
@@ -431,7 +432,8 @@ mod tests {
         assert!(text.starts_with("2 OSTs of 4 chosen"), "{text}");
     }
 
-    /// Bandwidths as bars, what they add up to as a curve, and the cut where that is highest.
+    /// The chart shows bandwidths as bars, their aggregate as a curve, and the cut where the curve is
+    /// highest.
     #[test]
     fn the_chart_is_cut_where_the_curve_is_farthest() {
         let words = ["forebay", "probe", "/"];

@@ -1,24 +1,26 @@
 //! `forebay recover`: drains a store without a mount.
 //!
-//! Takes the store's lock like a mount does, replays the log and writes everything undrained into
-//! the files below, each as its owner. It can be interrupted and started again at any time. With
-//! `--dry-run` every undrained byte is read and checked; nothing is written, not even to the store.
+//! The command takes the store's lock as a mount does, replays the log and writes everything undrained into
+//! the files below, each as its owner. It can be interrupted and started again at any time. With `--dry-run`
+//! it reads and checks every undrained byte, and writes nothing, not even to the store.
 
 use crate::args::RecoverArgs;
 use crate::checks;
+use crate::daemon::joining::{Joining, join};
 use crate::daemon::{privileges, wiring};
 use crate::exit_codes::{Code, Failure, Result};
 use crate::output::progress::DrainBar;
 use crate::output::{self, Style, plain};
 use crate::settings::{INDEX_MEMORY, LEASE};
 use crate::units;
-use flusher::ost::{Fleet, OstSettings, Provider};
-use flusher::{Flusher, Opener, Osts, Policy, Selection, Settings, Subfiles, Verdict};
-use layout_index::commons::Standing;
-use layout_index::superblock::Superblock;
+use flusher::ost::{OstSettings, Provider, Targets};
+use flusher::{Flusher, Opener, Osts, Selection, Settings, Verdict};
+use layout_index::policy::{Drain, Subfiles};
+use layout_index::sharing::shared_dir::Standing;
+use layout_index::store::superblock::Superblock;
 use layout_index::{
-    File, FileId, NodeId, Peers, RealDisk, RecoveryReport, SpaceOptions, Store, StoreError,
-    StoreOptions,
+    File, FileId, FileSettings, NodeId, Peers, Publisher, RealDisk, RecoveryReport, SpaceOptions,
+    Store, StoreError, StoreOptions,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -31,18 +33,18 @@ struct Report {
     node: String,
     dry_run: bool,
     recovery: RecoveryReport,
-    /// What is in the canonical files now; with --dry-run: what would be.
+    /// Files and bytes that are now in the canonical files; with --dry-run: that would be.
     salvaged_files: usize,
     salvaged_bytes: u64,
-    /// What is still in the store, or published, and not in the canonical files.
+    /// Files and bytes that are still in the store, or published, and not in the canonical files.
     left_files: usize,
     left_bytes: u64,
-    /// Some of what is left does not match its checksums.
+    /// Some of the data that is left does not match its checksums.
     damaged: bool,
-    /// Nothing is left in it: it can be used for another backing.
+    /// Nothing is left in the store: it can be used for another backing.
     released: bool,
-    /// It is not certain that all of it is in the files below: the store cannot record it, or what was published
-    /// cannot be looked at.
+    /// It is not certain that all data is in the files below: the store cannot record it, or the publications
+    /// of this node cannot be read.
     #[serde(skip)]
     unconfirmed: bool,
     problems: Vec<String>,
@@ -68,15 +70,15 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
     let provider = wiring::provider(args.ost_provider, &backing, &checks::osts(&args.ost)?)?;
     if args.dry_run {
         let report = verify(&dir, backing_path, provider)?;
-        show(args, &report)?;
+        output::report(&report, args.json, render)?;
         return Ok(code(&report));
     }
-    // Where the data goes is settled: only what is in subfiles already has to be found.
-    let targets = OstSettings {
+    // It is already decided where the data goes: the targets are only needed to find existing subfiles.
+    let target_settings = OstSettings {
         probing: false,
         ..OstSettings::default()
     };
-    let fleet = provider.map(|provider| Fleet::start(provider, targets.clone()));
+    let targets = provider.map(|provider| Targets::start(provider, target_settings.clone()));
     let options = StoreOptions {
         dir: dir.clone(),
         node: superblock.node.clone(),
@@ -99,14 +101,20 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
         home: store.home(),
         ..Standing::default()
     };
-    let (peers, owed) = wiring::join(&backing, &store, LEASE, LEASE, standing)?;
-    let osts = wiring::osts(
-        fleet.as_ref(),
+    store.set_file_settings(FileSettings {
+        drain: Drain::Never,
+        subfiles: Subfiles::Never,
+        visibility_timeout: LEASE,
+        ..FileSettings::default()
+    });
+    let (peers, pending) = join(&backing, &store, Joining::alone(LEASE, standing))?;
+    let osts = Osts::new(
+        targets.as_ref(),
         Some(peers.clone()),
         &report.backing,
-        &targets,
+        &target_settings,
     );
-    let left = drain(&store, wiring::Bare(backing), osts, &owed, &mut report)?;
+    let left = drain(&store, backing, osts, &pending, &mut report)?;
     count_published(&peers, store.id(), &left, &mut report);
     let clean = code(&report) == Code::Ok;
     report.released = clean && store.release().map_err(failed)?;
@@ -116,7 +124,7 @@ pub fn run(args: &RecoverArgs) -> Result<Code> {
             .problems
             .push(format!("other nodes wait for this one's lease: {error}"));
     }
-    show(args, &report)?;
+    output::report(&report, args.json, render)?;
     Ok(code(&report))
 }
 
@@ -128,23 +136,23 @@ fn files(store: &Store) -> Vec<Arc<File>> {
 
 fn drain(
     store: &Arc<Store>,
-    bare: wiring::Bare,
+    backing: forebay_fs::Backing,
     osts: Option<Osts>,
-    owed: &[Arc<File>],
+    pending: &[Arc<File>],
     report: &mut Report,
 ) -> Result<Vec<FileId>> {
     store
         .start_maintenance()
         .map_err(|e| Failure::failed(e.to_string()))?;
     let settings = Settings {
-        policy: Policy::Never,
-        subfiles: Subfiles::Never,
         verify: true,
         ..Settings::default()
     };
-    let flusher = Flusher::start(store.clone(), Arc::new(bare), settings, osts)
+    let flusher = Flusher::start(store.clone(), Arc::new(backing), settings, osts)
         .map_err(|e| Failure::failed(format!("the drain could not be started: {e}")))?;
-    owed.iter().for_each(|file| flusher.owes(file));
+    pending
+        .iter()
+        .for_each(|file| flusher.request_publish(file));
     let before = flusher.files().len();
     let bar = DrainBar::new();
     let handle = flusher.drain(Selection::All);
@@ -154,7 +162,7 @@ fn drain(
     });
     bar.clear();
     flusher.shutdown(false);
-    // Also files of which the store has nothing: what this node has published has left it.
+    // This includes files that the store does not list: data that this node has published has left the store.
     let left: Vec<FileId> = flusher.files().iter().map(|f| f.id()).collect();
     let end = handle.progress();
     report.left_files = left.len();
@@ -173,9 +181,9 @@ fn drain(
     Ok(left)
 }
 
-/// Publications that no drain knows of, because they could not be taken up at the start.
+/// Counts publications that the drain does not know because they could not be taken up at the start.
 fn count_published(peers: &Peers, node: NodeId, known: &[FileId], report: &mut Report) {
-    match layout_index::peers::published_by(peers.commons(), node) {
+    match layout_index::sharing::peers::published_by(peers.shared_dir(), node) {
         Ok(files) => {
             for file in files.into_iter().filter(|f| !known.contains(&f.id)) {
                 report.left_files += 1;
@@ -192,7 +200,7 @@ fn count_published(peers: &Peers, node: NodeId, known: &[FileId], report: &mut R
     }
 }
 
-/// What would be salvaged: the store is only looked at.
+/// Reports what would be salvaged, without changing the store.
 fn verify(dir: &Path, backing: PathBuf, provider: Option<Arc<dyn Provider>>) -> Result<Report> {
     let subfiles = provider.map(|p| Arc::new(Opener::new(p)) as Arc<dyn layout_index::Subfiles>);
     let seen = Store::inspect(dir, true, subfiles).map_err(|e| Failure::failed(e.to_string()))?;
@@ -226,15 +234,6 @@ fn code(report: &Report) -> Code {
         (false, 0) if !report.unconfirmed => Code::Ok,
         (false, _) => Code::Failed,
     }
-}
-
-fn show(args: &RecoverArgs, report: &Report) -> Result<()> {
-    let shown = if args.json {
-        output::print_json(report, true)
-    } else {
-        output::print(&render(report, Style::for_stdout()))
-    };
-    shown.map_err(super::output_failed)
 }
 
 fn render(r: &Report, style: Style) -> String {

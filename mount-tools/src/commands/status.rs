@@ -1,4 +1,4 @@
-//! `forebay status`: asks the daemons there are, and looks into the stores of those there are not.
+//! `forebay status`: asks the daemons that run, and reads the stores of mounts whose daemon is gone.
 
 pub mod backing;
 mod owner;
@@ -17,6 +17,7 @@ use crate::report::{Bytes, ErrorStatus, FileStatus, Source, StatusReport, StoreS
 use crate::{mountinfo, units};
 use layout_index::{NodeId, Store};
 use published::{Canonical, Published};
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub fn run(args: &StatusArgs) -> Result<Code> {
             continue;
         }
         let (reports, code) = collect(args)?;
-        show(args, &reports).map_err(super::output_failed)?;
+        show(args, &reports)?;
         if !args.watch {
             return Ok(code);
         }
@@ -45,7 +46,7 @@ pub fn run(args: &StatusArgs) -> Result<Code> {
     }
 }
 
-fn show(args: &StatusArgs, reports: &[StatusReport]) -> std::io::Result<()> {
+fn show(args: &StatusArgs, reports: &[StatusReport]) -> Result<()> {
     if args.json {
         let one = args.dir.is_some() || args.store.is_some();
         return match reports {
@@ -75,8 +76,8 @@ fn show(args: &StatusArgs, reports: &[StatusReport]) -> std::io::Result<()> {
     output::print(&text)
 }
 
-/// The reports, and what their sum is as an exit code: a mount without a daemon is shown from its
-/// store, and is not well all the same. A store that was asked for by its path needs no daemon.
+/// Returns the reports and one exit code for all of them. A mount without a daemon is shown from its store,
+/// but still counts as a failure. A store that was given by its path needs no daemon.
 fn collect(args: &StatusArgs) -> Result<(Vec<StatusReport>, Code)> {
     if let Some(store) = &args.store {
         if let Some(uid) = owner::of_store(store) {
@@ -130,7 +131,7 @@ fn code_of(report: &StatusReport) -> Code {
     }
 }
 
-/// A sum that misses a part is not the answer.
+/// A report that misses a part of the data is a failure.
 fn code_of_store(report: &StatusReport) -> Code {
     match report.unknown {
         None => Code::Ok,
@@ -139,11 +140,11 @@ fn code_of_store(report: &StatusReport) -> Code {
 }
 
 fn of_dir(dir: &Path) -> Result<StatusReport> {
-    // Before anything is looked up below the mount of another user.
+    // This must come before anything is looked up below another user's mount.
     if let Some(uid) = owner::of_mount(dir) {
         return owner::ask("--", dir, uid);
     }
-    // A mount whose daemon died, or that somebody took away since, is known by its place.
+    // A mount whose daemon has died, or that another program has unmounted, is found by its mount point.
     if let Ok(point) = mountinfo::real_point(dir) {
         if let Some(uid) = owner::of_mount(&point) {
             return owner::ask("--", &point, uid);
@@ -163,7 +164,7 @@ fn ask(found: Found) -> Result<StatusReport> {
     }
 }
 
-/// From the daemon, or from the store if there is no daemon any more.
+/// Asks the daemon, or reads the store if the daemon is gone.
 fn either(found: Found) -> Result<StatusReport> {
     let info = found.info.clone();
     match ask(found) {
@@ -175,13 +176,14 @@ fn either(found: Found) -> Result<StatusReport> {
     }
 }
 
-/// What a store of another user holds, as that user sees it.
+/// Returns what another user's store holds, as that user sees it.
 pub(super) fn as_owner(store: &Path, uid: u32) -> Result<StatusReport> {
     owner::ask("--store", store, uid)
 }
 
-/// Root may not ask the mount of a user who has not allowed it (`allow_other`), and the kernel then answers as if all
-/// were well: a process of that user asks.
+/// Whether the user who mounted `point` finds the mount dead. Root may not access the mount of a user who has
+/// not allowed it (`allow_other`), and the kernel then answers as if all were well, so a process of that user
+/// asks.
 pub(super) fn is_dead_to_its_user(point: &Path) -> bool {
     owner::is_dead(point).unwrap_or_else(|failure| {
         eprintln!("forebay: {failure}");
@@ -189,8 +191,8 @@ pub(super) fn is_dead_to_its_user(point: &Path) -> bool {
     })
 }
 
-/// What a store without a daemon holds, and what its node has published and is not drained. Files that were removed
-/// while they were open do not count: their data is dropped by the next mount.
+/// Reports what a store without a daemon holds, and what its node has published and is not drained. Files
+/// that were removed while they were open do not count: the next mount drops their data.
 pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusReport> {
     let inspection = Store::inspect(dir, false, None)
         .map_err(|e| Failure::failed(format!("the store {}: {e}", dir.display())))?;
@@ -245,6 +247,7 @@ pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusRep
         more_files: 0,
         more_undrained: 0,
         open_handles: None,
+        operations: BTreeMap::new(),
         drain: None,
         errors,
         overlaps: 0,
@@ -253,7 +256,8 @@ pub(super) fn from_store(dir: &Path, mount: Option<PathBuf>) -> Result<StatusRep
     })
 }
 
-/// A file may have some of its bytes in the store and some published.
+/// Adds published data to the list of files. A file may have some of its bytes in the store and some
+/// published.
 fn add_published(
     files: &mut Vec<FileStatus>,
     errors: &mut Vec<ErrorStatus>,

@@ -1,9 +1,12 @@
-//! Before a mount: a daemon that lost its mount to another program and drains what is left of the same
-//! store gives the store up, and what is left to the next one. If it has another store, the mount point
-//! is its own until it is done: two daemons at one place could not be told apart.
+//! Takes over a store before it is mounted.
 //!
-//! Nothing is lost if it breaks off: the store has every acknowledged byte, and one that is in use is
-//! refused when it is opened.
+//! If another program has unmounted an earlier mount of the same store, its daemon drains what is left
+//! without a mount. Such a daemon is asked to hand over the store, with what is left, to the next mount. If a
+//! daemon without a mount has another store but the same mount point, the new mount is refused until that
+//! daemon is done: two daemons at one mount point could not be told apart.
+//!
+//! Nothing is lost if this breaks off: the store has every acknowledged byte, and opening a store that is in
+//! use is refused.
 
 use crate::control::client::{self, Client};
 use crate::control::location::{self, Found, Info};
@@ -44,7 +47,7 @@ pub fn of_store(settings: &MountSettings) -> Result<()> {
                 units::bytes(undrained),
                 units::files(files)
             ),
-            // It has its mount: opening the store says who uses it.
+            // The daemon still has its mount. Opening the store will say which process uses it.
             Err(failure) if failure.code == Code::Busy => {}
             Ok(Some(other)) => return Err(client::unexpected(&other)),
             Err(failure) => return Err(failure),
@@ -53,7 +56,7 @@ pub fn of_store(settings: &MountSettings) -> Result<()> {
     Ok(())
 }
 
-/// What a daemon answers; `None` if it is gone, which it may be since it was asked.
+/// Returns the daemon's answer, or `None` if the daemon is gone. It may end while it is asked.
 fn ask(found: &Found, question: impl FnOnce(Client) -> Result<Reply>) -> Result<Option<Reply>> {
     match Client::of(found.clone()).and_then(question) {
         Ok(reply) => Ok(Some(reply)),
@@ -62,7 +65,8 @@ fn ask(found: &Found, question: impl FnOnce(Client) -> Result<Reply>) -> Result<
     }
 }
 
-/// A mount that would be refused the store must not end the drain of what is in it.
+/// Refuses settings that cannot use this store anyway: such a mount must not end the drain of what is in the
+/// store.
 fn is_theirs(found: &Found, settings: &MountSettings) -> Result<()> {
     let Info {
         pid,

@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 struct Outcome {
     mount: PathBuf,
     store: Option<PathBuf>,
-    /// False when the daemon was dead and only its mount was taken away.
+    /// False if the daemon was dead and only its mount was removed.
     daemon: bool,
-    /// Left in the store, or published and not drained; unknown when there was no daemon to ask and the store
-    /// cannot be read.
+    /// Bytes left in the store, or published and not drained. `None` if there was no daemon to ask and the
+    /// store cannot be read.
     undrained: Option<u64>,
     files: Option<usize>,
-    /// Why that is unknown, or misses what was published.
+    /// Why `undrained` is unknown, or does not include what was published.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -43,12 +43,13 @@ pub fn run(args: &UmountArgs) -> Result<Code> {
     let point = mountinfo::real_point(&args.dir).map_err(cannot)?;
     let mounted = mountinfo::forebay_at(&point).map_err(cannot)?;
     let outcome = match Client::connect(&point) {
-        // Also without its mount, which another program has taken away: it drains what is left.
+        // The daemon may also run without its mount, if another program has unmounted it: it drains what is
+        // left.
         Ok(client) => ask(args, client, point)?,
         Err(failure) if failure.code == Code::NoDaemon && mounted => bury(point, failure)?,
         Err(failure) if mounted => return Err(failure),
         Err(failure) => match location::find(&point) {
-            // Another program has taken the mount of a dead daemon away.
+            // The daemon is dead, and another program has removed its mount.
             Some(found) if client::is_gone(&found) => settle(point, Some(found)),
             Some(_) => return Err(failure),
             None => {
@@ -59,16 +60,12 @@ pub fn run(args: &UmountArgs) -> Result<Code> {
             }
         },
     };
-    if args.json {
-        output::print_json(&outcome, true).map_err(super::output_failed)?;
-    } else {
-        output::print(&sentence(&outcome)).map_err(super::output_failed)?;
-    }
+    output::report(&outcome, args.json, |outcome, _| sentence(outcome))?;
     Ok(code(&outcome, args.keep))
 }
 
-/// Data that was told to stay is no failure; data that should not have stayed is, and so is not to
-/// know.
+/// Undrained data is a failure unless the user asked to keep it. Not knowing whether there is any is a
+/// failure too.
 fn code(outcome: &Outcome, keep: bool) -> Code {
     match (outcome.undrained, outcome.files) {
         _ if keep => Code::Ok,
@@ -100,9 +97,9 @@ fn ask(args: &UmountArgs, client: Client, mount: PathBuf) -> Result<Outcome> {
     }
 }
 
-/// Takes the mount of a dead daemon away, and looks into its store. A live one that cannot be reached
-/// is left alone. One that was killed and cannot end, because it waits for a file system below that
-/// hangs, is dead: the kernel answers for it from here on.
+/// Removes the mount of a dead daemon, and reads its store. A daemon that is alive and cannot be reached is
+/// left alone. A daemon that was killed and cannot end, because it waits for a file system below that hangs,
+/// counts as dead: the kernel answers for it from then on.
 fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
     let found = location::find(&mount);
     let killed = found
@@ -126,12 +123,13 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
     Ok(settle(mount, found))
 }
 
-/// The daemon of the mount at `point` is gone, as the user who mounted it sees it.
+/// Whether the daemon of the mount at `point` is gone, as the user who mounted it sees it.
 pub fn is_dead(point: &Path) -> bool {
     mountinfo::is_dead(point) || super::status::is_dead_to_its_user(point)
 }
 
-/// Looks into the store of a dead daemon whose mount is gone, and clears its entry away.
+/// Reads the store of a dead daemon whose mount is gone, and removes the daemon's entry from the runtime
+/// directory.
 fn settle(mount: PathBuf, found: Option<Found>) -> Outcome {
     let left = match &found {
         Some(found) => left_of(&found.info.store, found.owner),
@@ -160,7 +158,7 @@ fn settle(mount: PathBuf, found: Option<Found>) -> Outcome {
     }
 }
 
-/// What a store without a daemon and its node's publications hold, as the store's owner sees it.
+/// Returns what a store without a daemon and its node's publications hold, as the store's owner sees it.
 fn left_of(store: &Path, owner: u32) -> Result<StatusReport, String> {
     let report = match owner == nix::unistd::geteuid().as_raw() {
         true => super::status::from_store(store, None),
@@ -187,7 +185,7 @@ pub fn detach(mount: &Path) -> io::Result<()> {
 fn sentence(o: &Outcome) -> String {
     let mount = o.mount.display();
     let store = match &o.store {
-        // A user's file may have named it.
+        // The path may come from a file that another user has written.
         Some(store) => format!("the store {}", plain(&store.display().to_string())),
         None => "its store".to_owned(),
     };
@@ -223,7 +221,7 @@ fn sentence(o: &Outcome) -> String {
     }
 }
 
-/// Lines that say who holds a mount.
+/// Lines that list the processes that hold a mount.
 pub fn held_by(holders: &[Holder]) -> Vec<String> {
     const MOST: usize = 20;
     if holders.is_empty() {
@@ -304,7 +302,7 @@ mod tests {
             };
             assert_eq!(of(Some(0), Some(0), false), Code::Ok);
             assert_eq!(of(Some(9), Some(1), false), Code::StillDirty);
-            // A size that was set and is not drained is no byte.
+            // A file may have only a new size to drain, and no bytes.
             assert_eq!(of(Some(0), Some(1), false), Code::StillDirty);
             assert_eq!(of(None, None, false), Code::Failed);
             assert_eq!(of(Some(9), Some(1), true), Code::Ok);

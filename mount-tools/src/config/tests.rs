@@ -82,7 +82,7 @@ fn the_command_line_overrides_and_the_file_fills_in() {
         ..Keys::default()
     };
     let file = parse("node = \"b\"\nthreads = 9\nost = [\"/o\"]").unwrap();
-    let merged = merge(command_line, file);
+    let merged = command_line.or(file);
     assert_eq!(merged.node.as_deref(), Some("a"));
     assert_eq!(merged.threads, Some(9));
     assert_eq!(merged.ost, [PathBuf::from("/o")]);
@@ -137,7 +137,7 @@ fn rules_know_their_number_and_line() {
     assert_eq!(rules.matching(Path::new("x")).len(), 1);
 }
 
-/// S8.12: a rule that does not do what it says is refused, with its line.
+/// S8.12: a rule that would not do what it says is refused, and the error names its line.
 #[test]
 fn wrong_rules_are_refused() {
     for (rule, words) in [
@@ -179,7 +179,7 @@ fn wrong_rules_are_refused() {
     }
 }
 
-/// Every key of rules is one of the whole mount too, so that each can be said for all files.
+/// Every key of a rule is also a key of the whole mount, so that it can be set for all files.
 #[test]
 fn keys_of_files_are_keys_of_mounts() {
     for key in Key::ALL {

@@ -1,4 +1,4 @@
-//! The asking side.
+//! The client side of the control socket.
 
 use super::codec;
 use super::location::{self, Found};
@@ -18,12 +18,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A daemon that says nothing for this long has died or hangs. It reports progress more often.
+/// A daemon that sends nothing for this long has died or hangs. A live daemon reports progress more often.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A daemon that takes no connection for this long hangs.
+/// A daemon that accepts no connection for this long hangs.
 const ACCEPT: Duration = Duration::from_secs(5);
-/// How often a silent daemon is looked at.
+/// How often a silent daemon is checked, in milliseconds.
 const GLANCE: u16 = 1000;
 
 /// A daemon that has answered ends at once, unless the file system below hangs.
@@ -33,13 +33,13 @@ const KILLED: &str = "its daemon was killed and cannot end while the file system
 
 pub struct Client {
     stream: UnixStream,
-    /// Its process; 0 if it is not known here.
+    /// Process id of the daemon; 0 if it is not known here.
     daemon: u32,
     pub found: Found,
 }
 
 impl Client {
-    /// The daemon of the mount at `mount` (a real path).
+    /// Connects to the daemon of the mount at `mount` (a real path).
     pub fn connect(mount: &Path) -> Result<Client> {
         let found = location::find(mount).ok_or_else(|| no_daemon(mount, "no daemon is known"))?;
         Client::of(found)
@@ -55,7 +55,7 @@ impl Client {
         let answering =
             getsockopt(&stream, sockopt::PeerCredentials).map_err(|e| lost(io::Error::from(e)))?;
         if answering.uid() != found.owner {
-            return Err(no_daemon(&found.info.mount, "somebody else answers"));
+            return Err(no_daemon(&found.info.mount, "another process answers"));
         }
         let daemon = u32::try_from(answering.pid()).unwrap_or(0);
         if process::is_killed(daemon) {
@@ -70,8 +70,9 @@ impl Client {
         })
     }
 
-    /// As `ask`, for a request at which the daemon ends: when this returns its store is free. It
-    /// answers when the store is closed, and lets go of the index when it has ended.
+    /// Like `ask`, for a request that ends the daemon. The daemon answers when the store is closed, but
+    /// releases the index only when its process has ended. So this waits for that too, at most [`END`]; then
+    /// the store is free.
     pub fn ask_to_end(self, request: &Request, show: impl FnMut(&Progress)) -> Result<Reply> {
         let daemon = Watched::new(self.daemon);
         let reply = self.ask(request, show)?;
@@ -98,8 +99,8 @@ impl Client {
     }
 }
 
-/// A socket whose daemon takes no connections is not waited for without end, and a link in its place is
-/// not followed.
+/// Connects to the socket at `path`. Gives up after [`ACCEPT`] if the daemon accepts no connection, and does
+/// not follow a link in the socket's place.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let place = nix::fcntl::open(path, flags, Mode::empty())?;
@@ -112,8 +113,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 impl Client {
-    /// Returns when there is something to hear. A daemon that was killed while it waits for a file
-    /// system below says nothing more, though its end of the connection stays open.
+    /// Returns when there is something to read. A daemon that was killed while it waits for a file system
+    /// below sends nothing more, though its end of the connection stays open: that is an error.
     fn await_message(&self) -> Result<()> {
         let silent = Instant::now() + SILENCE;
         while Instant::now() < silent {
@@ -131,12 +132,13 @@ impl Client {
     }
 }
 
-/// Its process has ended, or was killed and cannot end. One that only does not answer is not gone.
+/// Whether the daemon's process has ended, or was killed and cannot end. A daemon that merely does not answer
+/// is not gone.
 pub fn is_gone(found: &Found) -> bool {
     let pid = match connect(&found.place.socket) {
-        // The kernel takes connections for a listener that is there.
+        // The kernel accepts connections as long as there is a listener.
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return true,
-        // A program that clears old files away may have removed it.
+        // A program that removes old files may have removed the socket.
         Err(e) if e.kind() == io::ErrorKind::NotFound => found.info.pid,
         Err(_) => return false,
         Ok(stream) => match getsockopt(&stream, sockopt::PeerCredentials) {
@@ -158,7 +160,7 @@ fn lost(error: io::Error) -> Failure {
     Failure::failed(format!("the daemon broke off the conversation: {error}"))
 }
 
-/// A reply that belongs to another question.
+/// The error for a reply that does not belong to the request.
 pub fn unexpected(reply: &Reply) -> Failure {
     Failure::failed(format!(
         "the daemon answered something else ({reply:?}); is it another version of forebay?"
@@ -180,7 +182,7 @@ fn refused(refusal: Refusal) -> Failure {
     Failure::new(code, message)
 }
 
-/// The Forebay mount that `path` is on, and the path's place below it.
+/// Returns the Forebay mount that `path` is on, and the path relative to it.
 pub fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let cannot = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", path.display()));
     let real = mountinfo::real_point(path).map_err(cannot)?;

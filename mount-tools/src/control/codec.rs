@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 #[cfg(test)]
 mod tests;
 
-/// No message is longer. Reports that could be are cut and say so.
+/// Longest message. Reports that could be longer are cut and say so.
 pub const MAX: usize = 1 << 20;
 
 pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {

@@ -1,16 +1,16 @@
-//! Where a mount's socket is, and how clients find it: a runtime directory with, per mount, a
-//! socket and a small JSON file, both named by a hash of the mount point's real path.
+//! Where a mount's socket is, and how clients find it: a runtime directory holds, for each mount, a socket
+//! and a small JSON file, both named by a hash of the mount point's real path.
 //!
-//! A root daemon's directory and socket are open to everyone (what a peer may do is decided by
-//! its credentials, verb by verb); an ordinary user's are for that user alone. A directory that
-//! someone else could write to is neither used nor believed.
+//! A root daemon's directory and socket are open to all users (what a peer may do is decided by its
+//! credentials, request by request); an ordinary user's are for that user alone. A directory that another
+//! user could write to is neither used nor trusted.
 //!
-//! Root believes what root has written. Of an entry that another user has written it only takes which
-//! socket to ask, for a mount that is that user's by the kernel's word; the store that it names is looked
-//! into by a process of that user (`commands/status/owner.rs`).
+//! Root trusts only entries that root has written. From an entry that another user has written, root takes no
+//! more than the socket to ask, and only for a mount that belongs to that user according to the kernel. A
+//! process of that user reads the store that the entry names (`commands/status/owner.rs`).
 //!
-//! The JSON file outlives a daemon that was killed, so that `status` still finds the store; the
-//! next mount or `umount` at the same place clears it away.
+//! The JSON file outlives a daemon that was killed, so that `status` still finds the store. The next mount or
+//! `umount` at the same mount point removes it.
 
 use crate::exit_codes::{Failure, Result};
 use crate::mountinfo;
@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Overrides every other place, for daemons and clients alike.
+/// Environment variable that replaces all other runtime directories, for daemons and clients alike.
 pub const OVERRIDE: &str = "FOREBAY_RUNTIME_DIR";
 
-/// What a client can know of a mount without asking its daemon.
+/// Facts about a mount that clients get from its entry, without asking its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     pub pid: u32,
@@ -36,7 +36,7 @@ pub struct Info {
     pub mount: PathBuf,
     pub store: PathBuf,
     pub backing: PathBuf,
-    /// [`crate::settings::MountSettings::digest`]; 0 where the daemon did not say.
+    /// [`crate::settings::MountSettings::digest`]; 0 if the daemon did not write it.
     #[serde(default)]
     pub settings: u64,
 }
@@ -57,7 +57,7 @@ impl Place {
         }
     }
 
-    /// Binds the socket and writes the file beside it, replacing what a dead daemon left.
+    /// Binds the socket and writes the file beside it. Replaces what a dead daemon has left.
     pub fn publish(&self, info: &Info) -> io::Result<UnixListener> {
         remove(&self.socket)?;
         let listener = UnixListener::bind(&self.socket)?;
@@ -80,7 +80,7 @@ impl Place {
         Ok(listener)
     }
 
-    /// Removes what the daemon `pid` has published, and nothing of one that has taken the place since.
+    /// Removes the entry of the daemon `pid`, unless another daemon has replaced it since.
     pub fn retract(&self, pid: u32) -> io::Result<()> {
         let writer = self.info.parent().and_then(owner);
         let info = writer.and_then(|writer| read_info(&self.info, writer));
@@ -102,14 +102,14 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A hash that stays the same from build to build.
+/// A hash that is the same in every build.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// Where a daemon of this user keeps its sockets.
+/// Directory in which a daemon of this user keeps its sockets.
 pub fn own_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os(OVERRIDE).filter(|_| is_overridden()) {
         return PathBuf::from(dir);
@@ -123,7 +123,7 @@ pub fn own_dir() -> PathBuf {
     }
 }
 
-/// Makes this user's runtime directory if need be and checks that it is nobody else's.
+/// Creates this user's runtime directory if needed, and checks that no other user owns it or can write to it.
 pub fn prepare() -> Result<PathBuf> {
     let dir = own_dir();
     let mode = if is_root() { 0o755 } else { 0o700 };
@@ -149,13 +149,14 @@ pub fn prepare() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Who alone can write to this directory; `None` if more than one can, or it is no directory.
+/// Returns the user who alone can write to this directory; `None` if other users can too, or if it is no
+/// directory.
 fn owner(dir: &Path) -> Option<u32> {
     let meta = std::fs::symlink_metadata(dir).ok()?;
     (meta.is_dir() && meta.mode() & 0o022 == 0).then_some(meta.uid())
 }
 
-/// Runtime directories that this user may believe, with the user who writes each.
+/// Runtime directories that this user may trust, each with the user who writes it.
 fn believed() -> Vec<(PathBuf, u32)> {
     let me = nix::unistd::geteuid().as_raw();
     let mut dirs = vec![own_dir()];
@@ -166,7 +167,7 @@ fn believed() -> Vec<(PathBuf, u32)> {
     written_by(dirs, |uid| uid == 0 || uid == me)
 }
 
-/// Where a daemon of `uid` may have its socket, as root sees it.
+/// Directories in which a daemon of `uid` may have its socket, as root sees it.
 fn of_user(uid: u32) -> Vec<(PathBuf, u32)> {
     let dirs = if is_overridden() {
         vec![own_dir()]
@@ -198,16 +199,16 @@ fn children(dir: &str) -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.path())
 }
 
-/// A mount that somebody published, alive or not.
+/// The entry of a mount, whether its daemon is alive or not.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub place: Place,
     pub info: Info,
-    /// Who may answer on the socket.
+    /// The user who may answer on the socket.
     pub owner: u32,
 }
 
-/// The entry for a mount point (a real path).
+/// Returns the entry for a mount point (a real path).
 pub fn find(mount: &Path) -> Option<Found> {
     let dirs = match mountinfo::user_of(mount) {
         Some((uid, _)) if uid != 0 && is_root() => of_user(uid),
@@ -220,7 +221,7 @@ pub fn find(mount: &Path) -> Option<Found> {
     })
 }
 
-/// Every entry that this user may believe.
+/// Returns every entry that this user may trust.
 pub fn all() -> Vec<Found> {
     let mut found: Vec<Found> = believed()
         .into_iter()

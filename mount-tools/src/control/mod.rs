@@ -1,5 +1,5 @@
-//! How the `forebay` commands talk to a running daemon: a Unix socket per mount, one message
-//! after another, the peer's credentials checked for every verb.
+//! How the `forebay` commands talk to a running daemon: over a Unix socket for each mount, one message after
+//! another. The daemon checks the peer's credentials for every request.
 
 pub mod client;
 pub mod codec;

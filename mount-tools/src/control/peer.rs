@@ -1,11 +1,11 @@
-//! Who is on the other end of the socket, and what that allows.
+//! The process on the other end of the socket, and what it may do.
 //!
-//! | who | may |
+//! | peer | may |
 //! |---|---|
-//! | anyone | ping; status, with other users' files counted and not named |
-//! | whoever has opened a file for reading | have it read into the store |
-//! | a file's owner | drain, lay out and explain that file |
-//! | anyone | see what is known of the storage targets |
+//! | any user | ping; status, with other users' files counted and not named |
+//! | a process that has opened a file for reading | have it read into the store |
+//! | a file's owner | drain and explain that file, and see its layout |
+//! | any user | see what is known of the storage targets |
 //! | root, the daemon's user | everything: all files by name, whole-mount drains, unmounting, measuring targets anew, taking over the store |
 
 use nix::sys::socket::{getsockopt, sockopt};
@@ -35,7 +35,7 @@ impl Peer {
         self.uid == 0 || self.uid == self.daemon
     }
 
-    /// May see and drain a file of `owner`.
+    /// Whether the peer may see and drain a file of `owner`.
     pub fn may_touch(&self, owner: u32) -> bool {
         self.is_privileged() || self.uid == owner
     }

@@ -7,7 +7,7 @@
 use crate::holders::Holder;
 use crate::report::{ExplainReport, LayoutReport, StatusReport};
 use flusher::Progress;
-use flusher::ost::FleetStatus;
+use flusher::ost::TargetsStatus;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -31,10 +31,10 @@ pub enum Request {
     /// Reads a file into the store. The client has it open for reading through the mount.
     Prefetch {
         ino: u64,
-        /// How long ago the client began: what was kept before may go to make room.
+        /// How long ago the client began. Local copies that were made before may be dropped to make room.
         since_ms: u64,
     },
-    /// What is known of the storage targets; `fresh`: measured now.
+    /// Asks for what is known of the storage targets; with `fresh` they are measured now.
     Probe {
         fresh: bool,
     },
@@ -42,7 +42,8 @@ pub enum Request {
         keep: bool,
         timeout_ms: Option<u64>,
     },
-    /// The next daemon of the store wants it. Refused while this one has its mount.
+    /// Sent by the next daemon of the store, which wants to take it over. Refused while this daemon has its
+    /// mount.
     HandOver,
 }
 
@@ -83,8 +84,8 @@ pub struct DrainResult {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProbeResult {
-    pub targets: FleetStatus,
-    /// Bytes that a probe writes to each.
+    pub targets: TargetsStatus,
+    /// Bytes that a probe writes to each target.
     pub size: u64,
 }
 
@@ -100,7 +101,7 @@ pub struct PrefetchResult {
 pub enum PrefetchState {
     Kept,
     Already,
-    /// It has undrained data, or is open for writing.
+    /// The file has undrained data, or is open for writing.
     Dirty,
     Changed,
     NoRoom,
@@ -116,12 +117,12 @@ pub enum DrainState {
     Failed,
 }
 
-/// Why the daemon did not do it.
+/// Why the daemon did not carry out a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
     pub reason: Reason,
     pub message: String,
-    /// Who keeps the mount busy.
+    /// Processes that keep the mount busy.
     #[serde(default)]
     pub holders: Vec<Holder>,
 }

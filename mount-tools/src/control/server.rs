@@ -1,12 +1,12 @@
-//! The answering side: one thread accepts, one thread per connection, at most [`MOST`] of them.
+//! The server side of the control socket: one thread accepts connections, and each connection has a thread,
+//! at most [`MOST`] of them.
 //!
-//! Who connects is known before a place is given: an ordinary user has at most [`EACH`], and all
-//! of them together leave [`KEPT`] to root and the daemon's user. So nobody can lock out whoever
-//! has to drain and unmount.
+//! The peer's user is known before a connection gets one of these places. An ordinary user has at most
+//! [`EACH`] places, and all ordinary users together leave [`KEPT`] places to root and the daemon's user. So
+//! ordinary users cannot lock out root or the daemon's user, who have to drain and unmount.
 //!
-//! A peer that says nothing is dropped after [`PATIENCE`]. The one request of a connection may
-//! take as long as it likes (a drain does), but a reply that the peer does not take within
-//! [`PATIENCE`] ends it.
+//! A peer that sends nothing is dropped after [`PATIENCE`]. The one request of a connection may take any time
+//! (as a drain does), but if the peer does not take a reply within [`PATIENCE`], the connection ends.
 
 use super::codec;
 use super::peer::Peer;
@@ -46,12 +46,12 @@ struct Active {
 #[derive(Default)]
 struct Places {
     taken: usize,
-    /// Of those, by user, where the user is an ordinary one.
+    /// Places that ordinary users have, by user.
     by_user: HashMap<u32, usize>,
 }
 
 impl Places {
-    /// Takes a place, or says why there is none.
+    /// Takes a place, or returns why there is none.
     fn take(&mut self, peer: &Peer) -> Result<(), String> {
         if peer.is_privileged() {
             if self.taken >= MOST {
@@ -107,7 +107,7 @@ impl Server {
         })
     }
 
-    /// Takes no more connections and lets those there are end, for a while.
+    /// Accepts no more connections, and gives the open ones up to `patience` to end.
     pub fn stop(self, patience: Duration) {
         drop(self.wake);
         if self.thread.join().is_err() {
@@ -154,7 +154,7 @@ fn accept(
             Ok((stream, _)) => spawn(stream, handler, active),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // Out of descriptors, most likely: the pause keeps this from spinning.
+                // Most likely there are no more descriptors. The pause keeps this loop from spinning.
                 tracing::warn!(%error, "a control connection could not be accepted");
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -166,7 +166,7 @@ fn spawn(stream: UnixStream, handler: &Arc<dyn Handler>, active: &Arc<Active>) {
     let peer = match Peer::of(&stream) {
         Ok(peer) => peer,
         Err(error) => {
-            tracing::warn!(%error, "a control connection of nobody known was closed");
+            tracing::warn!(%error, "a control connection without credentials was closed");
             return;
         }
     };
@@ -222,7 +222,7 @@ fn serve(mut stream: UnixStream, peer: Peer, handler: &dyn Handler) -> io::Resul
     codec::send(&mut stream, &reply)
 }
 
-/// A peer that went away is its own business.
+/// Logs errors at debug level only: a peer may go away at any time.
 fn report(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::debug!(%error, "a control connection ended early");

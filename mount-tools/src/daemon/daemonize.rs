@@ -1,7 +1,8 @@
-//! Into the background: fork before any thread exists, and let the parent wait for the child's
-//! word, so that `forebay mount` returns when the mount answers, or with the reason why not.
+//! Moves the daemon into the background. The process forks before any thread exists, and the parent waits for
+//! the child's report, so that `forebay mount` returns when the mount answers, or with the reason why it does
+//! not.
 //!
-//! The word is one JSON message on a pipe. A child that dies without one is reported as such.
+//! The report is one JSON message on a pipe. The parent also reports a child that dies without sending one.
 
 use crate::exit_codes::{Code, Failure, Result};
 use crate::logging;
@@ -20,9 +21,9 @@ struct Word {
     note: Option<String>,
 }
 
-/// Which of the two processes this is now.
+/// The process in which `detach` has returned.
 pub enum Side {
-    /// The mount answers; the daemon's process id, and what it wants to be known.
+    /// The mount answers. Holds the daemon's process id, and what the daemon wants the user to know.
     Parent(u32, Option<String>),
     Child(Report),
 }
@@ -49,7 +50,7 @@ impl Report {
             .map_err(io::Error::from)
             .and_then(|bytes| self.0.write_all(&bytes));
         if let Err(error) = sent {
-            tracing::warn!(%error, "nobody waits for the mount to be ready");
+            tracing::warn!(%error, "the parent process no longer waits for the mount");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! `forebay layout`: a file's read plan, part by part, as a list of pieces.
+//! Answers `forebay layout`: turns a file's read plan, part by part, into a list of pieces.
 
 use crate::report::{LayoutPiece, LayoutReport, Tier};
 use layout_index::extent::BLOCK;
-use layout_index::layout::ViewSource;
-use layout_index::{ByteRange, File, Piece, Result, Source, StoreError};
+use layout_index::{ByteRange, File, Piece, PublishedSource, Result, Source, StoreError};
 
-/// Pieces in one report: about 100 bytes each on the wire, within the longest message.
+/// Maximum number of pieces in one report. Each has about 100 bytes on the wire, so that the report fits into
+/// the longest message.
 const MOST: usize = 8000;
-/// Pieces planned at once.
+/// Maximum number of pieces that are planned at once.
 const AT_A_TIME: usize = 8192;
 
-/// `None`, a clean file, has no pieces here: the asker knows its size. Ends early when the asker is gone,
-/// which `is_wanted` says.
+/// `None` is a clean file, which has no pieces here: the client knows its size. Ends early when `is_wanted`
+/// returns false, which means that the client is gone.
 pub fn of(file: Option<&File>, is_wanted: &mut dyn FnMut() -> bool) -> Result<LayoutReport> {
     let mut report = LayoutReport {
         size: 0,
@@ -28,7 +28,7 @@ pub fn of(file: Option<&File>, is_wanted: &mut dyn FnMut() -> bool) -> Result<La
     while at < stat.size && !report.cut && is_wanted() {
         let plan = match file.plan_upto(ByteRange::new(at, stat.size), AT_A_TIME) {
             Ok(plan) => plan,
-            // It became clean while we looked.
+            // The file became clean meanwhile.
             Err(StoreError::Clean) => {
                 report.pieces.clear();
                 report.undrained = 0;
@@ -43,7 +43,7 @@ pub fn of(file: Option<&File>, is_wanted: &mut dyn FnMut() -> bool) -> Result<La
             }
         }
         if plan.range.is_empty() {
-            // It was made shorter while we looked.
+            // The file became shorter meanwhile.
             break;
         }
         at = plan.range.end;
@@ -57,25 +57,17 @@ fn describe(piece: &Piece) -> LayoutPiece {
             let offset = u64::from(log.unit.offset) + u64::from(log.skip);
             (Tier::Log, Some(log.unit.segment), Some(offset))
         }
-        Source::Subfile(sub) => {
+        Source::Subfile(sub) | Source::Published(PublishedSource::Subfile(sub)) => {
             let offset = u64::from(sub.unit.block) * BLOCK + u64::from(sub.skip);
             (Tier::Subfile, Some(sub.unit.subfile), Some(offset))
         }
-        Source::Published(ViewSource::Subfile {
-            batch, unit, skip, ..
-        }) => {
-            let (subfile, unit) = batch.unit(*unit);
-            let offset = unit.offset() + u64::from(*skip);
-            (Tier::Subfile, Some(subfile.no), Some(offset))
-        }
-        Source::Published(ViewSource::Inline { .. }) => (Tier::Layout, None, None),
-        Source::Published(ViewSource::Zero) | Source::Zero => (Tier::Hole, None, None),
+        Source::Published(PublishedSource::Inline { .. }) => (Tier::Layout, None, None),
+        Source::Zero => (Tier::Hole, None, None),
         Source::Canonical => (Tier::Canonical, None, None),
     };
     let ost = match &piece.source {
-        Source::Subfile(sub) => Some(sub.subfile.row().ost_name.clone()),
-        Source::Published(ViewSource::Subfile { batch, unit, .. }) => {
-            Some(batch.unit(*unit).0.ost.clone())
+        Source::Subfile(sub) | Source::Published(PublishedSource::Subfile(sub)) => {
+            Some(sub.subfile.row().ost_name.clone())
         }
         _ => None,
     };
@@ -89,7 +81,7 @@ fn describe(piece: &Piece) -> LayoutPiece {
     }
 }
 
-/// Appends a piece, joining it to the last one where both are one run. False when full.
+/// Appends a piece, or extends the last one if the new one continues it. Returns false if the list is full.
 fn add(pieces: &mut Vec<LayoutPiece>, piece: LayoutPiece) -> bool {
     if let Some(last) = pieces.last_mut()
         && last.end == piece.start

@@ -1,4 +1,4 @@
-//! How a mount ends, whoever wants it to: drain, unmount, close, and tell those who wait.
+//! How a mount ends, for whatever reason: drain, unmount, close, and tell the callers that wait for it.
 //!
 //! ```text
 //! serving ──stop()──▶ drained ──unmount──▶ unmounted ──close()──▶ closed
@@ -7,29 +7,31 @@
 //!      └──another program's umount──▶ left ──drained, or told───┘
 //! ```
 //!
-//! One stop at a time. `stop` runs on the thread of whoever asked (a control connection, a
-//! signal); `close` on the daemon's main thread, when the session has ended. Data written after the
-//! drain has begun is drained in `close`, from behind the mount that is gone.
+//! Only one `stop` runs at a time. It runs on the thread of its caller (a control connection, a signal);
+//! `close` runs on the daemon's main thread when the session has ended. Data that is written after the drain
+//! has begun is drained in `close`, when the mount is already gone.
 //!
-//! # What may keep it
-//! Nothing. The kernel ends the session with the last copy of the mount, and any user can keep one in
-//! a mount namespace of their own. So a session gets [`CUT`] after the unmount; then its connection is
-//! aborted, and its users get ENOTCONN. Nothing that they write afterwards is acknowledged.
+//! # Users cannot delay the end
+//! The kernel ends the session with the last copy of the mount, and any user can keep a copy in a mount
+//! namespace of their own. So a session gets [`CUT`] to end after the unmount; then its connection is aborted,
+//! and its users get ENOTCONN. Nothing that they write afterwards is acknowledged.
 //!
-//! # Left
-//! `umount(8)` (fstab, systemd, a shutdown, a user) asks no daemon and waits for nothing. The daemon then
-//! drains what is left without its mount, and ends. It sees that by the session's end, or in the mount
-//! table, because a copy in another namespace keeps the session. The next mount of the store is handed
-//! it at once ([`Lifecycle::hand_over`]). Killed meanwhile, the store has what is left.
+//! # Unmounted by another program
+//! `umount(8)` (fstab, systemd, a shutdown, a user) does not ask the daemon and waits for nothing. The daemon
+//! then drains what is left without its mount, and ends. It notices the unmount by the end of the session, or
+//! in the mount table, because a copy in another namespace keeps the session alive. The next mount of the store
+//! gets the store at once ([`Lifecycle::hand_over`]). If the daemon is killed meanwhile, the store has what is
+//! left.
 //!
-//! The daemon never makes a request to its own mount (not even a `stat` for its device number): killed
-//! while it waits for itself, it could not end.
+//! The daemon never makes a request to its own mount (not even a `stat` for its device number): a daemon that
+//! is killed while it waits for itself could not end.
 
 use super::point::{self, Point, UnmountFailure};
 use super::undrained;
 use crate::control::protocol::{Reason, Refusal};
 use crate::{holders, units};
 use flusher::{Flusher, Progress, Selection, Verdict};
+use forebay_fs::Mounted;
 use layout_index::Store;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
@@ -48,7 +50,7 @@ pub enum Stop {
     Now,
 }
 
-/// How it ended.
+/// How the mount ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
     pub undrained: u64,
@@ -61,16 +63,16 @@ enum State {
     Unmounted {
         drain: bool,
     },
-    /// Another program has unmounted it: what is left is drained.
+    /// Another program has unmounted the mount, and the daemon drains what is left.
     Left,
     Closed(Closing),
 }
 
-/// The session's end, when it has come.
+/// Whether and how the session has ended.
 #[derive(Default)]
 struct Session {
     ended: Option<io::Result<()>>,
-    /// Those who still use the mount are not waited for beyond this.
+    /// Processes that still use the mount are not waited for beyond this time.
     give_up: Option<Instant>,
     /// The connection was aborted, or cannot be.
     cut: bool,
@@ -79,7 +81,7 @@ struct Session {
 
 pub struct Lifecycle {
     point: Arc<dyn Point>,
-    /// The mount is dead, and in the tree still.
+    /// The mount is dead but still in the tree.
     stays: AtomicBool,
     flusher: Arc<Flusher>,
     mount: PathBuf,
@@ -91,13 +93,13 @@ pub struct Lifecycle {
     session_changed: Condvar,
 }
 
-/// A session gets this long to end when its mount is gone, and again when its connection was cut.
+/// Time that a session has to end when its mount is gone, and once more when its connection was aborted.
 const CUT: Duration = Duration::from_secs(2);
-/// What arrived between the drain and the unmount is little; it gets this long at most.
+/// Time limit for draining what arrived between the drain and the unmount, which is little.
 const LATE_DRAIN: Duration = Duration::from_secs(120);
-/// The drain before the unmount looks so often whether much was written while it went on.
+/// Maximum number of drains before the unmount. Each drains what was written during the one before.
 const PASSES: usize = 3;
-/// A drain that does not get on is looked at again so often when the mount is gone.
+/// How often a drain that makes no progress is checked again when the mount is gone.
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Lifecycle {
@@ -116,17 +118,14 @@ impl Lifecycle {
         }
     }
 
-    /// Runs `session` to its end on a thread of its own and returns when it has ended, or when it
-    /// was cut off and does not.
-    pub fn wait(
-        self: &Arc<Self>,
-        session: impl FnOnce() -> io::Result<()> + Send + 'static,
-    ) -> io::Result<()> {
+    /// Runs `session` to its end on a thread of its own. Returns when it has ended, or when its connection
+    /// was aborted and it still does not end.
+    pub fn wait(self: &Arc<Self>, session: Mounted) -> io::Result<()> {
         let me = self.clone();
         std::thread::Builder::new()
             .name("forebay-session".into())
             .spawn(move || {
-                let ended = session();
+                let ended = session.wait();
                 let mut session = me.session.lock();
                 (session.ended, session.over) = (Some(ended), true);
                 drop(session);
@@ -158,18 +157,18 @@ impl Lifecycle {
         }
     }
 
-    /// A drain that is being waited for is cut short: whoever waits goes on without it.
+    /// Cuts the drain that a `stop` waits for short: the `stop` goes on without it.
     pub fn hurry(&self) {
         self.hurry.store(true, Ordering::Release);
     }
 
-    /// False once the mount was taken away, by whomever.
+    /// False once the mount is gone, whichever program has unmounted it.
     pub fn is_serving(&self) -> bool {
         matches!(*self.state.lock(), State::Serving)
     }
 
-    /// Looks whether another program has unmounted it; false when there is nothing to look for any
-    /// more.
+    /// Checks whether another program has unmounted the mount. Returns false when there is nothing left to
+    /// watch.
     pub fn look(&self) -> bool {
         match self.point.is_mounted() {
             _ if !self.is_serving() => return false,
@@ -180,9 +179,10 @@ impl Lifecycle {
         self.is_serving()
     }
 
-    /// The mount is gone. If no `stop` has done that, what is left is drained from here on.
+    /// Must be called when the mount is gone. If no `stop` has unmounted it, what is left is drained from
+    /// here on.
     fn leave(&self) {
-        // One that is under way drains, and finds the mount gone.
+        // A `stop` that is under way does the drain, and will find the mount gone.
         let _one = self.stopping.lock();
         {
             let mut state = self.state.lock();
@@ -205,8 +205,8 @@ impl Lifecycle {
         );
     }
 
-    /// The session has ended: if another program has unmounted it, drains what is left. Returns when
-    /// that is done, or a second signal or command ends it.
+    /// Must be called when the session has ended. If another program has unmounted the mount, drains what is
+    /// left. Returns when that is done, or when a second signal or a command cuts it short.
     pub fn linger(&self) {
         self.leave();
         self.drain_what_is_left();
@@ -225,16 +225,16 @@ impl Lifecycle {
             let handle = self.flusher.drain(Selection::All);
             match handle.wait_with(None, |_| !hurry()) {
                 Verdict::Drained => return,
-                // It is tried again by itself, and `status` shows why.
+                // The drain tries again by itself, and `status` shows why it fails.
                 _ if !hurry() => std::thread::sleep(AGAIN),
                 _ => {}
             }
         }
     }
 
-    /// The next daemon of this store wants it. Refused while this one has its mount.
+    /// Lets the next daemon of this store have it. Refused while this daemon has its mount.
     pub fn hand_over(&self) -> Result<Closing, Refusal> {
-        // The watch of the mount table may not have seen yet that it is gone.
+        // The thread that watches the mount table may not have noticed yet that the mount is gone.
         self.look();
         if self.is_serving() {
             let mount = self.mount.display();
@@ -246,7 +246,7 @@ impl Lifecycle {
         Ok(self.until_closed())
     }
 
-    /// Ends the mount, or says why not. `watch` returns false when the asker has gone.
+    /// Ends the mount, or says why not. `watch` returns false when the caller is gone.
     pub fn stop(
         &self,
         stop: Stop,
@@ -254,11 +254,11 @@ impl Lifecycle {
         watch: &mut dyn FnMut(&Progress) -> bool,
     ) -> Result<Closing, Refusal> {
         let one = match stop {
-            // The first signal's drain is being cut short: its unmount comes first.
+            // The drain of the first signal is being cut short. Let that signal's unmount go first.
             Stop::Now => match self.stopping.try_lock_for(CUT) {
                 Some(one) => one,
                 None => {
-                    // Whatever holds it up, no request of the mount does so from here on.
+                    // After the abort no request of the mount can hold the other `stop` up any longer.
                     self.abort();
                     self.stopping.lock()
                 }
@@ -303,10 +303,10 @@ impl Lifecycle {
         }
     }
 
-    /// Drains what was written before it began. A job or a copy of the mount that goes on writing does not keep
-    /// it: what it writes meanwhile is drained when the mount is gone, and nothing writes any more.
-    /// False when the drain was cut short by another stop, which does not want to wait. `now` says what has
-    /// become of the mount if it fails.
+    /// Drains what was written before it began. A job or a copy of the mount that goes on writing does not
+    /// delay it: what it writes meanwhile is drained when the mount is gone, and nothing writes any more.
+    /// Returns false if another `stop`, which does not wait for a drain, has cut this one short. `now` says
+    /// in an error what has become of the mount.
     fn drain(
         &self,
         now: &str,
@@ -333,7 +333,8 @@ impl Lifecycle {
     }
 
     fn take_away(&self, stop: Stop) -> Result<(), Refusal> {
-        // One that was left may be in the tree still, with its connection ended from outside.
+        // After another program's umount the mount may still be in the tree, if its connection was ended from
+        // outside.
         match point::unmount(&self.point, !self.is_serving()) {
             Ok(()) | Err(UnmountFailure::Gone) => Ok(()),
             Err(UnmountFailure::Busy) if stop == Stop::Now => self.cut_off(),
@@ -349,7 +350,8 @@ impl Lifecycle {
         }
     }
 
-    /// Its connection is cut: the kernel answers for it, and nothing more is acknowledged.
+    /// Leaves the dead mount in the tree. Its connection is aborted: the kernel answers for it, and nothing
+    /// more is acknowledged.
     fn leave_dead_mount(&self) {
         self.stays.store(true, Ordering::Release);
         let mount = self.mount.display();
@@ -373,10 +375,10 @@ impl Lifecycle {
         }
     }
 
-    /// From here on the kernel answers for the mount.
+    /// Aborts the connection. From here on the kernel answers for the mount.
     fn abort(&self) {
         if self.session.lock().over {
-            // Another file system may have its number by now.
+            // Another file system may have the mount's device number by now.
             return;
         }
         if let Err(error) = self.point.abort() {
@@ -385,7 +387,7 @@ impl Lifecycle {
         self.session.lock().cut = true;
     }
 
-    /// The mount is gone: so is the session, before long.
+    /// Must be called when the mount is gone: the session then has [`CUT`] to end.
     fn end_session(&self) {
         self.session.lock().give_up = Some(Instant::now() + CUT);
         self.session_changed.notify_all();
@@ -411,23 +413,23 @@ impl Lifecycle {
         }
     }
 
-    /// Processes that hold the mount now.
+    /// Returns the processes that hold the mount now.
     pub fn holders(&self) -> Vec<holders::Holder> {
         if self.session.lock().over {
-            // Another file system may have its number by now.
+            // Another file system may have the mount's device number by now.
             return Vec::new();
         }
         holders::find(self.point.device(), &[std::process::id() as i32])
     }
 
-    /// The start failed half way: the mount goes, at once.
+    /// Unmounts at once, because the start has failed half way.
     pub fn abandon(&self) {
         if let Err(failure) = self.point.unmount(true) {
             tracing::error!(?failure, "the mount could not be taken away again");
         }
     }
 
-    /// The session has ended: stops the drain and closes the store.
+    /// Must be called when the session has ended. Stops the drain and closes the store.
     pub fn close(&self, store: &Store, ended: io::Result<()>) -> Closing {
         let late = matches!(*self.state.lock(), State::Unmounted { drain: true });
         if late {
@@ -439,8 +441,8 @@ impl Lifecycle {
         }
         self.flusher.shutdown(false);
         let closed = store.close();
-        // Only now: the last checkpoint brings the books up to date. The store alone would not do: it has
-        // forgotten what this node has published.
+        // Ask for the progress only now: the last checkpoint brings the counters up to date. The store's own
+        // counters are not enough: they leave out what this node has published.
         let left = self.flusher.progress();
         let undrained = left.total - left.done;
         let error = match (ended, closed) {
@@ -462,7 +464,7 @@ impl Lifecycle {
         }
     }
 
-    /// Those who wait in `stop` go on.
+    /// Lets the callers go on that wait in `stop` or `hand_over`.
     pub fn closed(&self, closing: Closing) {
         *self.state.lock() = State::Closed(closing);
         self.changed.notify_all();

@@ -2,18 +2,19 @@
 //!
 //! # Start, in this order
 //!
-//! Privileges are trimmed, signals blocked and the process that drops pages is forked before any thread
-//! exists. The backing is opened
-//! before anything is mounted over it. The store is recovered and the drain runs before the first
-//! request; the control socket is bound before readiness is reported.
+//! Before any thread exists, signals are blocked, privileges are trimmed and the process that drops pages is
+//! forked. The backing is opened before anything is mounted over it. The store is recovered and the drain
+//! runs before the first request. The control socket is bound before readiness is reported.
 //!
 //! # End
 //!
-//! Whatever the reason (umount, a signal, another program's `umount(8)`, after which what is left is
-//! drained), the last steps are the same: the drain stops, the store is checkpointed and closed, the socket goes. Killed anywhere
-//! in between, the store still has every acknowledged byte.
+//! Whatever the reason (umount, a signal, or another program's `umount(8)`, after which the daemon drains
+//! what is left), the last steps are the same: the drain stops, the store is checkpointed and closed, and the
+//! socket is removed. If the daemon is killed anywhere in between, the store still has every acknowledged
+//! byte.
 
 pub mod daemonize;
+pub mod joining;
 mod layout;
 mod lifecycle;
 mod mount_table;
@@ -36,11 +37,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use verbs::Node;
 
-/// Replies that are still being sent when the daemon ends get this long, and so does a word to other
-/// nodes.
+/// Time for replies that are still being sent when the daemon ends, and for telling other nodes that it ends.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Mounts, serves and ends. `ready` is called once, when the mount answers, with what the mounting user should know.
+/// Mounts, serves and ends. `ready` is called once, when the mount answers, with what the user who mounts
+/// should know.
 pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Result<()> {
     let signals = signals::block()?;
     privileges::trim()?;
@@ -65,7 +66,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Resu
     drop_lost(&backing, &store);
     let parts = wiring::assemble(settings, backing, store.clone(), pages)?;
     let lifecycle = Arc::new(Lifecycle::new(
-        parts.point,
+        Box::new(parts.mounted.unmounter()),
         parts.flusher.clone(),
         settings.mount.clone(),
     ));
@@ -73,8 +74,8 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Resu
         settings,
         store.clone(),
         parts.flusher.clone(),
-        parts.fleet,
-        parts.names,
+        parts.targets,
+        parts.requests,
         lifecycle.clone(),
         report,
     ));
@@ -85,7 +86,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Resu
     let server = match server {
         Ok(server) => server,
         Err(failure) => {
-            // The mount must not stay behind without anybody to ask.
+            // The mount must not stay behind without a daemon that answers on the control socket.
             lifecycle.abandon();
             return Err(failure);
         }
@@ -110,7 +111,7 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Resu
     }
     ready(parts.doubt);
 
-    let ended = lifecycle.wait(parts.wait);
+    let ended = lifecycle.wait(parts.mounted);
     lifecycle.linger();
     let closing = lifecycle.close(&store, ended);
     if let Some(peers) = parts.peers {
@@ -127,7 +128,8 @@ pub fn run(settings: &MountSettings, ready: impl FnOnce(Option<String>)) -> Resu
     }
 }
 
-/// Other nodes need not wait for this one's lease. They do if the backing does not take that word.
+/// Tells other nodes that they need not wait for this node's lease. They do wait if the backing does not take
+/// that message in time.
 fn leave(peers: Arc<Peers>) {
     let (said, heard) = std::sync::mpsc::channel();
     let leaving = std::thread::Builder::new()
@@ -143,7 +145,7 @@ fn leave(peers: Arc<Peers>) {
         (Ok(_), Err(_)) => std::io::ErrorKind::TimedOut.into(),
         (Err(error), Err(_)) => error,
     };
-    // If the backing is gone, no other node can wait.
+    // If the backing is gone, no other node is waiting.
     if error.kind() != std::io::ErrorKind::NotFound {
         tracing::warn!(%error, "other nodes wait for this one's lease");
     }
@@ -159,11 +161,12 @@ fn open_store(settings: &MountSettings) -> Result<(Arc<Store>, layout_index::Rec
     };
     let failed = |e: layout_index::StoreError| Failure::failed(e.to_string());
     let (store, report) = Store::open(options, Arc::new(RealDisk)).map_err(failed)?;
+    store.set_file_settings(settings.files);
     store.start_maintenance().map_err(failed)?;
     Ok((store, report))
 }
 
-/// A new store is not bound to the backing of a mount that failed.
+/// Unbinds a new store from the backing again if the mount fails.
 struct Unbinding(Option<Arc<Store>>);
 
 impl Drop for Unbinding {
@@ -191,8 +194,9 @@ fn bind(settings: &MountSettings, place: &Place) -> Result<std::os::unix::net::U
     })
 }
 
-/// A daemon that was killed between removing a file's last name and recording that leaves data
-/// that no file will ever take. What cannot be looked at now is the drain's to report.
+/// Drops data of files that no longer exist. A daemon that was killed after it had removed a file's last
+/// name, and before it had recorded that, leaves data that no file will ever take. Files that cannot be
+/// accessed now are left to the drain, which reports the error.
 fn drop_lost(backing: &Backing, store: &Store) {
     for file in store.dirty_files() {
         let Some(intro) = file.intro() else { continue };
@@ -206,8 +210,8 @@ fn drop_lost(backing: &Backing, store: &Store) {
     }
 }
 
-/// The kernel has the mount. Nothing in this process may look into it: killed while its own
-/// request waits for itself, a daemon could not end. `forebay mount` looks, from outside.
+/// Checks that the kernel has the mount. Nothing in this process may access the mount: a daemon that is
+/// killed while its own request waits for itself could not end. `forebay mount` accesses it from outside.
 fn answers(settings: &MountSettings) -> Result<()> {
     let failed = |e: std::io::Error| {
         Failure::failed(format!("{} does not answer: {e}", settings.mount.display()))

@@ -1,7 +1,7 @@
 //! Notices in the mount table that another program has unmounted the daemon's mount.
 //!
-//! The session's end would tell, but not while another mount namespace has a copy of the mount. The
-//! kernel wakes the thread that polls the table when it changes; nothing here looks at a mount itself.
+//! The end of the session shows that too, but not while another mount namespace has a copy of the mount. The
+//! kernel wakes the thread that polls the table when the table changes; nothing here accesses a mount itself.
 
 use super::lifecycle::Lifecycle;
 use crate::exit_codes::{Failure, Result};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub fn watch(lifecycle: Arc<Lifecycle>) -> Result<()> {
     let failed = |e| Failure::failed(format!("the mount table cannot be watched: {e}"));
-    // Before the first look: what changes in between wakes the first poll.
+    // The table is opened before the first check: a change after the check wakes the first poll.
     let table = File::open("/proc/self/mountinfo").map_err(failed)?;
     std::thread::Builder::new()
         .name("forebay-mounts".into())

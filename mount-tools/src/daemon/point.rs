@@ -1,38 +1,62 @@
-//! The mount, as the kernel has it, and how it is taken away.
+//! The mount as the kernel has it, and how it is unmounted.
 //!
-//! A mount point may lie below a file system that hangs, as the backing does or another one. Then even the path to it
-//! is not to be had, and `umount` waits for ever. So that is done on a thread that is not waited for without end.
+//! A mount point may lie below a file system that hangs: the backing or another one. Then even the path to
+//! the mount point cannot be resolved, and `umount` waits for ever. So a separate thread unmounts, and the
+//! daemon gives up waiting for it if the mount point hangs.
 
+use forebay_fs::{UnmountError, Unmounter};
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A mount point that has not answered for so long lies below a file system that hangs.
+/// A mount point that has not answered for this long lies below a file system that hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub enum UnmountFailure {
     Busy,
-    /// Another program was faster.
+    /// Another program has unmounted it first.
     Gone,
     /// The mount point lies below a file system that hangs.
     Hangs,
     Other(String),
 }
 
-/// The mount, as the kernel has it.
+/// The mount as the kernel has it.
 pub trait Point: Send + Sync {
-    /// Takes the mount away; `lazy` detaches it from the tree even while it is in use.
+    /// Unmounts; `lazy` detaches the mount from the tree even while it is in use.
     fn unmount(&self, lazy: bool) -> Result<(), UnmountFailure>;
-    /// It is in the tree of the daemon's mount namespace.
+    /// Whether the mount is in the tree of the daemon's mount namespace.
     fn is_mounted(&self) -> io::Result<bool>;
-    /// The number of the mounted file system.
+    /// Device number of the mounted file system.
     fn device(&self) -> u64;
-    /// Ends the connection, also while programs use the mount.
+    /// Aborts the connection, even while programs use the mount.
     fn abort(&self) -> io::Result<()>;
 }
 
-/// Takes the mount away, unless its mount point hangs.
+impl Point for Unmounter {
+    fn unmount(&self, lazy: bool) -> Result<(), UnmountFailure> {
+        self.unmount(lazy).map_err(|e| match e {
+            UnmountError::Busy(_) => UnmountFailure::Busy,
+            UnmountError::NotMounted(_) => UnmountFailure::Gone,
+            other => UnmountFailure::Other(other.to_string()),
+        })
+    }
+
+    fn is_mounted(&self) -> io::Result<bool> {
+        self.is_mounted()
+    }
+
+    fn device(&self) -> u64 {
+        self.device()
+    }
+
+    fn abort(&self) -> io::Result<()> {
+        forebay_fs::abort_connection(self.device())
+    }
+}
+
+/// Unmounts, unless the mount point hangs.
 pub fn unmount(point: &Arc<dyn Point>, lazy: bool) -> Result<(), UnmountFailure> {
     let there = point.clone();
     let (tell, told) = mpsc::channel();
@@ -53,6 +77,7 @@ pub fn unmount(point: &Arc<dyn Point>, lazy: bool) -> Result<(), UnmountFailure>
     if point.is_mounted().unwrap_or(true) {
         return Err(UnmountFailure::Hangs);
     }
-    // It is out of the tree, and the kernel writes what programs have mapped: that must not be cut off.
+    // The mount is out of the tree, and the kernel is writing back pages that programs have mapped. That must
+    // not be cut off.
     told.recv().unwrap_or(Ok(()))
 }

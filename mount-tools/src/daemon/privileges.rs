@@ -1,5 +1,5 @@
-//! What the daemon gives up and takes before it has threads. (Both are per thread or process and
-//! are inherited by threads started later.)
+//! Drops a privilege and raises a limit before the daemon has threads. (Both are per thread or process, and
+//! threads that start later inherit them.)
 
 use crate::exit_codes::{Failure, Result};
 use caps::{CapSet, Capability};
@@ -9,14 +9,14 @@ use nix::sys::stat::{Mode, umask};
 pub fn trim() -> Result<()> {
     raise_file_limit();
     drop_sys_resource()?;
-    // Modes come from the kernel with the caller's mask applied; ours must not cut them again.
-    // Everything the daemon makes for itself is given its mode explicitly.
+    // The kernel has applied the caller's mask to the modes that it sends, and the daemon's own mask must not
+    // cut them again. Everything that the daemon creates for itself gets its mode explicitly.
     umask(Mode::empty());
     Ok(())
 }
 
-/// Every known file holds a descriptor. Only root may go beyond the hard limit, and only while it
-/// has `CAP_SYS_RESOURCE`.
+/// Raises the limit on open files, because every known file holds a descriptor. Only root may exceed the hard
+/// limit, and only while it has `CAP_SYS_RESOURCE`.
 fn raise_file_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return;
@@ -34,8 +34,8 @@ fn raise_file_limit() {
     }
 }
 
-/// With this capability the kernel lets a process write past disk quotas and into the blocks
-/// reserved for root: a user's data, drained by a root daemon, would escape the user's quota.
+/// Drops `CAP_SYS_RESOURCE`. With this capability the kernel lets a process write past disk quotas and into
+/// the blocks reserved for root: a user's data, drained by a root daemon, would escape the user's quota.
 fn drop_sys_resource() -> Result<()> {
     for set in [CapSet::Effective, CapSet::Permitted] {
         caps::drop(None, set, Capability::CAP_SYS_RESOURCE)

@@ -1,26 +1,26 @@
-//! `forebay probe` on a mount: the daemon has the targets, the rights and the measurements. What lies below
-//! the mount point is hidden from the command, and a second measurement beside the daemon's would only
-//! disturb it.
+//! Answers `forebay probe` on a mount: the daemon has the targets, the rights and the measurements. The
+//! directory below the mount point is hidden from the command, and a second measurement beside the daemon's
+//! would only disturb it.
 
 use super::verbs::denied;
 use crate::control::peer::Peer;
 use crate::control::protocol::{ProbeResult, Reason, Refusal, Reply};
 use flusher::Progress;
-use flusher::ost::Fleet;
+use flusher::ost::Targets;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a client that waits hears something.
+/// How often a waiting client gets a message.
 const TELL: Duration = Duration::from_millis(500);
 
 pub fn answer(
-    fleet: Option<&Arc<Fleet>>,
+    targets: Option<&Arc<Targets>>,
     fresh: bool,
     peer: Peer,
     progress: &mut dyn FnMut(Reply) -> io::Result<()>,
 ) -> Result<Reply, Refusal> {
-    let Some(fleet) = fleet else {
+    let Some(targets) = targets else {
         return Err(Refusal::new(
             Reason::Failed,
             "this mount has no storage targets to choose from (ost-provider, ost); \
@@ -34,13 +34,14 @@ pub fn answer(
         ));
     }
     if fresh {
-        fleet.measure();
+        targets.measure();
     }
-    let settings = fleet.settings();
-    // The list, then each target within its deadline; a list that hangs is waited for no longer.
+    let settings = targets.settings();
+    // Time for the list of targets, then for each target within its deadline. A list that hangs is not waited
+    // for any longer.
     let patience = settings.deadline.max(settings.probe.deadline) * 3;
     let end = Instant::now() + patience;
-    while !fleet.wait_measured((Instant::now() + TELL).min(end)) {
+    while !targets.wait_measured((Instant::now() + TELL).min(end)) {
         if Instant::now() >= end {
             return Err(Refusal::new(
                 Reason::Failed,
@@ -54,7 +55,7 @@ pub fn answer(
         }
     }
     Ok(Reply::Probed(ProbeResult {
-        targets: fleet.status(),
+        targets: targets.status(),
         size: settings.probe.size,
     }))
 }

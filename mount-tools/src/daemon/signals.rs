@@ -1,8 +1,8 @@
-//! SIGTERM and SIGINT do what `forebay umount` does; the second one does `--keep`. SIGHUP opens the log
-//! again, and never unmounts: log rotation sends it, and so does the end of a terminal.
+//! SIGTERM and SIGINT do what `forebay umount` does; a second one does what `--keep` does. SIGHUP opens the
+//! log again, and never unmounts: log rotation sends it, and so does the end of a terminal.
 //!
-//! They are blocked in every thread and taken by one that waits for them, so that no handler code
-//! runs at an arbitrary instant.
+//! The signals are blocked in every thread, and one thread waits for them, so that no handler code runs at an
+//! arbitrary instant.
 
 use super::lifecycle::{Lifecycle, Stop};
 use crate::exit_codes::{Failure, Result};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub struct Blocked(SigSet);
 
-/// Before any thread is started: threads inherit the mask.
+/// Must be called before any thread is started: threads inherit the mask.
 pub fn block() -> Result<Blocked> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {

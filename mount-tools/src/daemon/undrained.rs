@@ -1,4 +1,4 @@
-//! Why a mount is not unmounted, and what its user can do.
+//! Refusals that say why a mount is not unmounted, and what its user can do.
 
 use super::lifecycle::Closing;
 use crate::control::protocol::{Reason, Refusal};
@@ -13,7 +13,7 @@ pub fn asker_left() -> Refusal {
     )
 }
 
-/// `now` says what has become of the mount.
+/// `now` says what has become of the mount meanwhile.
 pub fn refusal(verdict: Verdict, progress: &Progress, now: &str) -> Refusal {
     let files = units::files(progress.files);
     if verdict == Verdict::Failed {
@@ -35,7 +35,8 @@ pub fn refusal(verdict: Verdict, progress: &Progress, now: &str) -> Refusal {
     )
 }
 
-/// The daemon ends all the same, and its store is closed.
+/// The refusal for a dead mount that stays in the tree. The daemon ends all the same, and its store is
+/// closed.
 pub fn dead_mount_stays(mount: &Path, closing: &Closing) -> Refusal {
     let mount = mount.display();
     let left = match closing.files {

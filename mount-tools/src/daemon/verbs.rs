@@ -1,8 +1,8 @@
-//! What the daemon answers on its control socket. Rights are checked here, verb by verb: see
+//! Answers the requests on the daemon's control socket. Rights are checked here, request by request: see
 //! `control/peer.rs` for the table.
 //!
-//! A file is found by its inode number among the files that have undrained data. One that is not
-//! among them is clean: there is nothing to drain, and its bytes are where `stat` says they are.
+//! A file is found by its inode number among the files that have undrained data. A file that is not among
+//! them is clean: there is nothing to drain, and all its bytes are in the canonical file.
 
 mod status;
 
@@ -15,44 +15,22 @@ use crate::control::protocol::{
 use crate::control::server::Handler;
 use crate::report::{Asked, ExplainReport};
 use crate::settings::MountSettings;
-use flusher::ost::Fleet;
+use flusher::ost::Targets;
 use flusher::{Flusher, Progress, Selection, Verdict};
-use forebay_fs::{Explained, FsError, Prefetched};
-use layout_index::{File, FileId, RecoveryReport, Store};
+use forebay_fs::{Overlay, Prefetched, Requests};
+use layout_index::{File, RecoveryReport, Store};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What only the file system knows of a file.
-pub trait Names: Send + Sync {
-    /// Below the mount, as far as is known without asking the backing; `None` when it has no name.
-    fn path_of(&self, id: FileId) -> Option<PathBuf>;
-    /// Where it is now, below the mount; `None` when that is not known. May wait for the backing.
-    fn place_of(&self, id: FileId) -> Option<PathBuf>;
-    /// The file with this node number, if the kernel knows it.
-    fn id_of(&self, ino: u64) -> Option<FileId>;
-    fn open_handles(&self) -> usize;
-    /// How the file with this node number is treated; `None` if the kernel knows none.
-    fn explain(&self, ino: u64) -> Result<Option<Explained>, FsError>;
-    /// Reads a file into the store that `by` (user and process; `None` may read everything) has
-    /// open for reading; `None` if nobody has. `progress` hears how much of it is there.
-    fn prefetch(
-        &self,
-        ino: u64,
-        by: Option<(u32, u32)>,
-        began: Instant,
-        progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Option<io::Result<Prefetched>>;
-}
-
-/// Files named in one status report; a message has a longest size.
+/// Maximum number of files that one status report names, because the length of a message is limited.
 const MOST_FILES: usize = 1000;
-/// How often a client hears how far it is.
+/// How often a client is told about the progress.
 const TELL: Duration = Duration::from_millis(100);
-/// Exact counting ends then: one user's many extents must not keep others from their answer.
+/// Time limit for exact counting: one user's many extents must not delay the answers to other users.
 const COUNTING: Duration = Duration::from_millis(250);
-/// Errors named in one report.
+/// Maximum number of errors that one report names.
 const MOST_ERRORS: usize = 200;
 
 pub struct Node {
@@ -61,8 +39,8 @@ pub struct Node {
     started: Instant,
     store: Arc<Store>,
     flusher: Arc<Flusher>,
-    fleet: Option<Arc<Fleet>>,
-    names: Arc<dyn Names>,
+    targets: Option<Arc<Targets>>,
+    requests: Arc<Requests>,
     lifecycle: Arc<Lifecycle>,
     recovery: RecoveryReport,
     config: Option<PathBuf>,
@@ -73,8 +51,8 @@ impl Node {
         settings: &MountSettings,
         store: Arc<Store>,
         flusher: Arc<Flusher>,
-        fleet: Option<Arc<Fleet>>,
-        names: Arc<dyn Names>,
+        targets: Option<Arc<Targets>>,
+        requests: Arc<Requests>,
         lifecycle: Arc<Lifecycle>,
         recovery: RecoveryReport,
     ) -> Node {
@@ -84,35 +62,39 @@ impl Node {
             started: Instant::now(),
             store,
             flusher,
-            fleet,
-            names,
+            targets,
+            requests,
             lifecycle,
             recovery,
             config: settings.policies.config_file.clone(),
         }
     }
 
+    fn overlay(&self) -> &Overlay {
+        self.requests.overlay()
+    }
+
     fn dirty(&self) -> Vec<Arc<File>> {
         let mut files = self.flusher.files();
-        // Removed on some node, and the drain has yet to find that out.
-        files.retain(|f| !f.is_clean() || self.names.path_of(f.id()).is_some());
+        // A clean file without a name was removed on some node, and the drain has yet to find that out.
+        files.retain(|f| !f.is_clean() || self.overlay().path_of(f.id()).is_some());
         files
     }
 
     fn name(&self, file: &File) -> String {
-        match self.names.path_of(file.id()) {
+        match self.overlay().path_of(file.id()) {
             Some(path) => path.display().to_string(),
             None => format!("(file {})", file.id()),
         }
     }
 
-    /// The files a peer means and may drain, and how many it means and may not.
+    /// Returns the files of `target` that the peer may drain, and the number of those that it may not.
     fn select(&self, target: &Target, peer: Peer) -> Result<(Selection, usize), Refusal> {
         if *target == Target::Mount && peer.is_privileged() {
             return Ok((Selection::All, 0));
         }
         if let Target::File(ino) = target
-            && let Some(id) = self.names.id_of(*ino)
+            && let Some(id) = self.overlay().id_of(*ino)
             && let Err(error) = self.flusher.concern(id)
         {
             return Err(Refusal::new(Reason::Failed, error.to_string()));
@@ -122,21 +104,25 @@ impl Node {
             Target::Mount => {}
             Target::File(ino) => {
                 files.retain(|f| f.id().ino == *ino);
-                if files.iter().any(|f| !peer.may_touch(owner(f))) {
+                if files.iter().any(|f| !peer.may_touch(self.owner(f))) {
                     return Err(denied("only its owner or root may drain this file"));
                 }
             }
             Target::Directory(path) => {
                 let dir = path.to_path();
                 files.retain(|f| {
-                    // Where nothing has looked a file up since the start, that is not always known.
-                    let place = self.names.place_of(f.id());
+                    // The path of a file that has not been looked up since the start is not always known.
+                    // Such a file is taken in.
+                    let place = self.overlay().place_of(f.id()).unwrap_or_else(|error| {
+                        tracing::info!(file = %f.id(), %error, "the backing does not say where it is");
+                        None
+                    });
                     place.is_none_or(|place| is_below(&place, &dir))
                 });
             }
         }
         let meant = files.len();
-        files.retain(|f| peer.may_touch(owner(f)));
+        files.retain(|f| peer.may_touch(self.owner(f)));
         let others = meant - files.len();
         let ids = files.iter().map(|f| f.id()).collect();
         Ok((Selection::Files(ids), others))
@@ -183,7 +169,7 @@ impl Node {
                 "only root or the user who mounted it may unmount this",
             ));
         }
-        // Draining for an hour only to find a shell sitting in the mount helps nobody.
+        // Refuse before the drain: it may take an hour, and would be in vain if a shell sits in the mount.
         let holders = self.lifecycle.holders();
         if !holders.is_empty() {
             return Err(Refusal {
@@ -207,7 +193,8 @@ impl Node {
         self.lifecycle.hand_over().and_then(unmounted)
     }
 
-    /// The backing has let the client open the file: that is the right to read it.
+    /// Reads a file into the store. A client may ask for that if it has the file open: the backing has let it
+    /// open the file.
     fn prefetch(
         &self,
         ino: u64,
@@ -237,11 +224,12 @@ impl Node {
             };
             progress(Reply::Progress(short)).is_ok()
         };
-        let Some(ended) = self.names.prefetch(ino, by, since, &mut watch) else {
+        let Some(handle) = self.overlay().reading_handle(ino, by) else {
             return Err(denied(
                 "only who has opened the file for reading may have it read into the store",
             ));
         };
+        let ended = self.overlay().prefetch(&handle, since, &mut watch);
         let failed = |e: io::Error| Refusal::new(Reason::Failed, format!("reading it: {e}"));
         let (state, read) = match ended.map_err(failed)? {
             Prefetched::Kept { read } => (PrefetchState::Kept, read),
@@ -261,7 +249,10 @@ impl Node {
         progress: &mut dyn FnMut(Reply) -> io::Result<()>,
     ) -> Result<Reply, Refusal> {
         let file = self.dirty().into_iter().find(|f| f.id().ino == ino);
-        if file.as_ref().is_some_and(|f| !peer.may_touch(owner(f))) {
+        if file
+            .as_ref()
+            .is_some_and(|f| !peer.may_touch(self.owner(f)))
+        {
             return Err(denied(
                 "only its owner or root may look at this file's layout",
             ));
@@ -282,7 +273,7 @@ impl Node {
 
 impl Node {
     fn explain(&self, ino: u64, peer: Peer) -> Result<Reply, Refusal> {
-        let explained = self.names.explain(ino);
+        let explained = self.overlay().explain(ino);
         let explained = explained.map_err(|e| Refusal::new(Reason::Failed, e.to_string()))?;
         let Some(explained) = explained else {
             return Err(Refusal::new(
@@ -322,18 +313,12 @@ impl Handler for Node {
             Request::Layout { ino } => self.layout(ino, peer, progress),
             Request::Explain { ino } => self.explain(ino, peer),
             Request::Prefetch { ino, since_ms } => self.prefetch(ino, since_ms, peer, progress),
-            Request::Probe { fresh } => probe::answer(self.fleet.as_ref(), fresh, peer, progress),
+            Request::Probe { fresh } => probe::answer(self.targets.as_ref(), fresh, peer, progress),
             Request::Umount { keep, timeout_ms } => self.umount(keep, timeout_ms, peer, progress),
             Request::HandOver => self.hand_over(peer),
         };
         reply.unwrap_or_else(Reply::Refused)
     }
-}
-
-/// The user whose data it is: who owned the file when its first byte was absorbed. A file whose
-/// life has just ended belongs to nobody but root.
-fn owner(file: &File) -> u32 {
-    file.owner()
 }
 
 fn unmounted(closing: Closing) -> Result<Reply, Refusal> {
@@ -358,14 +343,13 @@ fn is_below(path: &Path, dir: &Path) -> bool {
     dir.as_os_str().is_empty() || path.starts_with(dir)
 }
 
-/// As it is now: what stalled since the drain last looked is dropped before it is shown.
-/// Errors for a message that must not grow without bound.
+/// Errors for a message, whose length is limited.
 fn messages(progress: &Progress) -> Vec<String> {
     let errors = progress.errors.iter().take(MOST_ERRORS);
     errors.map(|e| e.error.message.clone()).collect()
 }
 
-/// Sends progress on, without the lists; false when the peer is gone.
+/// Sends progress on, with its lists cut short. Returns false when the peer is gone.
 fn watcher<'a>(
     progress: &'a mut dyn FnMut(Reply) -> io::Result<()>,
 ) -> impl FnMut(&Progress) -> bool + 'a {

@@ -1,16 +1,17 @@
-//! Everything that is shown to people: colours, tables, bars. JSON does not come through here.
+//! Everything that is printed: colours, tables and bars for people, and JSON.
 //!
-//! File names and messages are other people's input: [`plain`] takes the control characters out
-//! of them before they reach a terminal.
+//! File names and messages are input from other people: [`plain`] escapes the control characters in them
+//! before they reach a terminal.
 
 pub mod plot;
 pub mod progress;
 pub mod table;
 
+use crate::exit_codes::{Failure, Result};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
-/// The few colours there are, or none.
+/// The few colours that are used, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     on: bool,
@@ -59,7 +60,7 @@ impl Style {
     }
 }
 
-/// `text` with control characters written out.
+/// Returns `text` with its control characters escaped.
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -72,7 +73,7 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-/// A filled bar of `width` cells; `mark` is drawn where the watermark lies.
+/// Draws a filled bar of `width` cells; `mark` is drawn where the watermark lies.
 pub fn bar(fraction: f64, mark: Option<f64>, width: usize) -> String {
     let cell = |f: f64| (f.clamp(0.0, 1.0) * width as f64).round() as usize;
     let (full, mark) = (cell(fraction), mark.map(|m| cell(m).min(width - 1)));
@@ -85,27 +86,41 @@ pub fn bar(fraction: f64, mark: Option<f64>, width: usize) -> String {
         .collect()
 }
 
-/// Prints to standard output. A reader who has gone (`| head`) is not an error.
-pub fn print(text: &str) -> io::Result<()> {
+/// Prints to standard output. A reader that has gone (`| head`) is not an error.
+pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
+        other => other.map_err(failed),
+    }
+}
+
+fn failed(error: io::Error) -> Failure {
+    Failure::failed(format!("cannot write the report: {error}"))
+}
+
+/// Prints a report, as JSON or as the text that `render` makes of it.
+pub fn report<T: serde::Serialize>(
+    report: &T,
+    json: bool,
+    render: impl FnOnce(&T, Style) -> String,
+) -> Result<()> {
+    match json {
+        true => print_json(report, true),
+        false => print(&render(report, Style::for_stdout())),
     }
 }
 
 /// Prints one JSON value on lines of its own.
-pub fn print_json(value: &impl serde::Serialize, pretty: bool) -> io::Result<()> {
-    let mut text = if pretty {
-        serde_json::to_string_pretty(value)?
-    } else {
-        serde_json::to_string(value)?
+pub fn print_json(value: &impl serde::Serialize, pretty: bool) -> Result<()> {
+    let text = match pretty {
+        true => serde_json::to_string_pretty(value),
+        false => serde_json::to_string(value),
     };
-    text.push('\n');
-    print(&text)
+    print(&(text.map_err(|e| failed(e.into()))? + "\n"))
 }
 
-/// `key: value` lines with the values under each other.
+/// Formats lines of a key and a value, with the values aligned.
 pub fn pairs(rows: &[(&str, String)]) -> String {
     let width = rows
         .iter()

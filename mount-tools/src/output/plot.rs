@@ -1,5 +1,5 @@
-//! The two figures of a probe as SVG: bandwidth of each OST, sorted, and the aggregate of the
-//! first *i* of them, with the cut.
+//! Draws the two figures of a probe as SVG: the bandwidth of each OST, sorted, and the aggregate of the first
+//! *i* of them, with the cut.
 
 use plotters::prelude::*;
 use std::error::Error;
@@ -9,7 +9,8 @@ const SIZE: (u32, u32) = (960, 420);
 const CHOSEN: RGBColor = RGBColor(0x2f, 0x6f, 0xa8);
 const LEFT_OUT: RGBColor = RGBColor(0xd9, 0x8c, 0x2b);
 
-/// Both in bytes per second, the fastest OST first; the first `chosen` are used.
+/// `bandwidths` and `aggregate` are in bytes per second, the fastest OST first; the first `chosen` OSTs are
+/// used.
 pub fn probe(
     path: &Path,
     bandwidths: &[f64],

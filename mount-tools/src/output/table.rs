@@ -9,7 +9,7 @@ pub enum Align {
 pub struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
-    /// Lines of their own, each under the row of this number.
+    /// Extra lines, each with the number of the row that it stands under.
     notes: Vec<(usize, String)>,
 }
 
@@ -27,12 +27,12 @@ impl Table {
         self.rows.push(cells.to_vec());
     }
 
-    /// A line under the last row, as long as it is.
+    /// Adds a line under the last row. Its length does not change the columns.
     pub fn note(&mut self, text: String) {
         self.notes.push((self.rows.len(), text));
     }
 
-    /// Indented by two blanks, no blanks at the ends of lines.
+    /// Formats the table, indented by two blanks and without blanks at the ends of lines.
     pub fn render(&self) -> String {
         let heads: Vec<String> = self.columns.iter().map(|(h, _)| h.to_string()).collect();
         let width: Vec<usize> = (0..self.columns.len())
@@ -62,7 +62,7 @@ impl Table {
     }
 }
 
-/// Characters that take room on the screen.
+/// Number of characters that take room on the screen.
 fn length(text: &str) -> usize {
     let mut n = 0;
     let mut escape = false;

@@ -1,4 +1,4 @@
-//! What `explain` reports.
+//! The report of `explain`.
 
 use forebay_fs::Explained;
 use forebay_fs::policy::{Decision, Source};
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainReport {
     pub asked: Asked,
-    /// Below the mount; `None` if the file has no name.
+    /// Path below the mount; `None` if the file has no name.
     pub path: Option<String>,
-    /// The configuration file that rules and lines are of.
+    /// The configuration file that rules and line numbers refer to.
     pub config: Option<PathBuf>,
     pub keys: Vec<ExplainedKey>,
-    /// Attributes of the file that make no sense and do not count.
+    /// Invalid attributes of the file, which do not count.
     pub ignored: Vec<String>,
 }
 
-/// Who answered.
+/// Source of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asked {
     Daemon,
-    /// Attributes and configuration, without a daemon: a command line is not known.
+    /// Attributes and configuration file, without a daemon: the mount's command line is not known.
     Files,
 }
 
@@ -34,7 +34,7 @@ pub struct ExplainedKey {
     pub from: DecidedBy,
 }
 
-/// Who decided, from the one whose word counts most.
+/// Source of a value, from the highest precedence to the lowest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "kebab-case")]
 pub enum DecidedBy {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::args::{Cli, Command};
 use clap::Parser;
+use layout_index::policy::Absorb;
 
 struct Place {
     dir: tempfile::TempDir,
@@ -43,7 +44,7 @@ fn defaults_are_filled_in() {
     assert_eq!(settings.index_memory, INDEX_MEMORY);
     assert_eq!(settings.drain.rate_limit, None);
     assert!(settings.shared_locks);
-    assert_eq!(settings.absorb, Absorb::On);
+    assert_eq!(settings.files.absorb, Absorb::On);
     assert!(!settings.options.allow_other);
     assert!((1..=64).contains(&settings.threads));
     assert!(!settings.node.is_empty());
@@ -54,7 +55,7 @@ fn one_deadline_for_targets_and_for_the_files_on_them() {
     let place = Place::new();
     let given = ["--store", "@/store", "--ost-deadline", "3s"];
     let settings = place.resolve(&given).unwrap();
-    assert_eq!(settings.targets.deadline.as_secs(), 3);
+    assert_eq!(settings.target_settings.deadline.as_secs(), 3);
     assert_eq!(settings.drain.patience.as_secs(), 3);
 }
 

@@ -1,6 +1,6 @@
-//! What is measured. Every case runs in all its variants within each round, in rotating order, after
-//! one round that does not count; nothing is synced, so that the figures are of the software and not
-//! of the disk below it.
+//! The cases that are measured. Each round runs a case in all its variants, in rotating order; the
+//! first round does not count. Nothing is synced, so the figures are of the software and not of the
+//! disk below it.
 
 use crate::fixture::Fixture;
 use crate::job::{Job, Op};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
-    /// A directory beside the store; for drained files the canonical file itself.
+    /// A directory beside the store; for drained files, the canonical file itself.
     Plain,
     Minimal,
     Forebay,
@@ -50,7 +50,7 @@ impl Case {
             .map(|values| stats::median(values))
     }
 
-    /// Forebay's median over the other's.
+    /// Returns Forebay's median divided by that of `against`.
     pub fn ratio(&self, against: Variant) -> Option<f64> {
         Some(self.median(Variant::Forebay)? / self.median(against)?)
     }
@@ -68,13 +68,14 @@ pub struct Options {
     pub processes: Vec<u64>,
     /// Only groups whose name contains this.
     pub only: Option<String>,
-    /// Only this one of the block sizes.
+    /// Only this block size.
     pub block: Option<u64>,
     /// The program that the ranks run.
     pub writer: PathBuf,
 }
 
-/// Block size, bytes per run, target of its writes against the minimal file system.
+/// Block size, bytes per run, and target ratio of Forebay's writes to those of the minimal file
+/// system.
 const SIZES: [(u64, u64, f64); 3] = [
     (1 << 20, 512 << 20, 0.9),
     (47008, 256 << 20, 0.85),
@@ -87,14 +88,15 @@ pub fn blocks() -> impl Iterator<Item = u64> {
 }
 
 const DRAINED_TARGET: f64 = 0.9;
-/// Bytes that a drained file is read for, over and over: at the page cache's speed one pass is too
-/// short to time.
+/// Bytes that are read from a drained file, in several passes: at the speed of the page cache a
+/// single pass is too short to time.
 const DRAINED_BYTES: f64 = (2u64 << 30) as f64;
 const FILES: f64 = 3000.0;
-/// Lets what a run leaves behind (freed log space, dropped pages) be over before the next.
+/// Pause after each run, so that its aftermath (freed log space, dropped pages) does not disturb
+/// the next one.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Runs everything; `done` hears of each case as it ends.
+/// Runs all cases; calls `done` with each case as it ends.
 pub fn run(
     fixture: &Fixture,
     options: &Options,
@@ -123,7 +125,7 @@ pub fn run(
     if options.wants("metadata") {
         runner.metadata(&mut add)?;
     }
-    // One group after the other, though the reads are measured in pairs.
+    // The reads are measured in pairs, but the report shows one group after the other.
     cases.sort_by_key(|case| match case.group {
         "write" => 0,
         "read undrained" => 1,
@@ -229,7 +231,8 @@ impl Runner<'_> {
         })
     }
 
-    /// Reads one file back, first from the log, then, drained, through the mount and beside it.
+    /// Reads one file back: first from the log, then, once it is drained, through the mount and
+    /// directly from the backing.
     fn reads(
         &self,
         block: u64,
@@ -257,7 +260,8 @@ impl Runner<'_> {
         }
         if self.options.wants("read drained") {
             self.fixture.drain(&self.fixture.forebay().join("shared"))?;
-            // From here on the name stands for the canonical file there, by passthrough.
+            // After this the minimal file system opens the canonical file under this name, by
+            // passthrough.
             fs::remove_file(self.fixture.minimal().join("shared"))?;
             let drained_bytes = DRAINED_BYTES * self.options.scale;
             add(Case {

@@ -1,7 +1,7 @@
-//! The three places a case runs in, below one directory on disk: a plain directory, the minimal
-//! FUSE file system, and Forebay with its own store and backing.
+//! The three places that a case runs in, below one directory on disk: a plain directory, the
+//! minimal FUSE file system, and Forebay with its own store and backing.
 //!
-//! Nothing of it survives the run, also when it is interrupted: [`crate::teardown`].
+//! All of it is removed when the run ends or is interrupted: see [`crate::teardown`].
 
 use crate::mountpoint;
 use crate::teardown::Left;
@@ -18,8 +18,8 @@ pub struct Fixture {
     left: Left,
 }
 
-/// Runs `forebay ARGS`. The daemon it leaves behind must not hold a pipe that we read to the end,
-/// so what it says goes to a file.
+/// Runs `forebay ARGS`. Its output goes to a file: the daemon that it leaves behind would hold a
+/// pipe open, and reading the pipe to its end would wait for the daemon.
 fn forebay(program: &Path, log: &Path, args: &[&std::ffi::OsStr]) -> io::Result<()> {
     let out = File::create(log)?;
     let runtime = log.with_file_name("run");
@@ -79,7 +79,7 @@ impl Fixture {
         };
         mountpoint::wait_mounted(&minimal_dir, Duration::from_secs(10))?;
 
-        // The drain would take the disk and a core from whatever is measured next to it.
+        // Draining is off: it would take the disk and a core from the case that is being measured.
         let config = path.join("forebay.toml");
         std::fs::write(&config, "drain = \"never\"\n")?;
         forebay(
@@ -112,12 +112,12 @@ impl Fixture {
         self.dir.path().join("mount")
     }
 
-    /// What is below Forebay's mount.
+    /// The directory below Forebay's mount.
     pub fn backing(&self) -> PathBuf {
         self.dir.path().join("backing")
     }
 
-    /// `forebay drain FILE --wait`.
+    /// Runs `forebay drain FILE --wait`.
     pub fn drain(&self, file: &Path) -> io::Result<()> {
         forebay(
             &self.forebay,
@@ -126,7 +126,7 @@ impl Fixture {
         )
     }
 
-    /// Unmounts both in good order, so that an unclean end is seen.
+    /// Unmounts both regularly, so that an unclean end is noticed.
     pub fn stop(mut self) -> io::Result<()> {
         let mount = self.forebay();
         forebay(
@@ -149,7 +149,8 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         self.left.take_down();
-        // Unmounted, it ends by itself; killed it has nothing to lose. An error means it has ended.
+        // After its unmount the process ends by itself, and killing it loses nothing. An error of
+        // `kill` means that it has ended already.
         if self.minimal.kill().is_ok() {
             drop(self.minimal.wait());
         }

@@ -1,6 +1,6 @@
-//! One table, for the terminal and for a page.
+//! A table, for the terminal and for a Markdown page.
 
-/// The first column is text, those that hold numbers are aligned to the right.
+/// The first column is text; columns that hold numbers are aligned to the right.
 pub struct Grid {
     head: Vec<String>,
     right: Vec<bool>,
@@ -8,7 +8,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// A heading that starts with `>` stands over numbers.
+    /// A heading that starts with `>` marks a column of numbers.
     pub fn new(head: &[&str]) -> Grid {
         Grid {
             right: head.iter().map(|h| h.starts_with('>')).collect(),

@@ -1,8 +1,10 @@
-//! A job as a PFS sees one: several processes, one shared file, each process at every n-th block.
+//! A job as a parallel file system sees it: several processes share one file, and each process
+//! accesses every n-th block.
 //!
-//! The ranks are separate processes, started before the clock and held at a barrier: each says that
-//! it is ready when its data is made, and begins when it is told to on its standard input. The clock
-//! (monotonic, the same for all processes) runs from the first rank's open to the last one's close.
+//! The ranks are separate processes that are started before the clock runs and held at a barrier:
+//! each prints that it is ready when its data is made, and begins when it is told so on its
+//! standard input. The clock (monotonic, the same for all processes) runs from the first rank's
+//! open to the last rank's close.
 
 use crate::{pattern, units};
 use clap::{Args, ValueEnum};
@@ -56,7 +58,7 @@ pub struct Job {
     pub cluster: Option<PathBuf>,
 }
 
-/// What the clock said.
+/// The timing of a job.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Outcome {
     pub processes: u64,
@@ -96,8 +98,8 @@ impl Job {
         args
     }
 
-    /// The program, here or on the rank's node. `forebay-cluster exec` becomes the rank, so that it
-    /// is a child of the job either way.
+    /// Returns the command that starts the program here or on the rank's node. `forebay-cluster
+    /// exec` replaces itself with the rank, so the rank is a child of the job in both cases.
     fn rank_command(&self, program: &Path, rank: u64) -> Command {
         let (Some(cluster), Some(nodes)) = (&self.cluster, self.nodes) else {
             return Command::new(program);
@@ -121,7 +123,7 @@ impl Job {
             .map(move |at| (at, block.min(total - at) as usize))
     }
 
-    /// Runs the job with `program` (which must call [`rank`] for its `rank` command) as the ranks.
+    /// Runs the job. `program` is started as each rank; its `rank` command must call [`rank`].
     pub fn run(&self, program: &Path) -> io::Result<Outcome> {
         if self.op == Op::Write {
             File::create(&self.file)?;
@@ -184,13 +186,13 @@ impl Job {
     }
 }
 
-/// The rank processes; whichever way the job ends, none outlives it.
+/// The rank processes. None of them outlives the job, however the job ends.
 struct Ranks(Vec<Child>);
 
 impl Drop for Ranks {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Fails only when the rank has ended and been waited for.
+            // Fails only if the rank has ended and was waited for.
             if child.kill().is_ok() {
                 drop(child.wait());
             }
@@ -203,13 +205,14 @@ fn now() -> io::Result<u64> {
     Ok(t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
 }
 
-/// What a rank waits for.
+/// The line that a rank waits for.
 const GO: &[u8] = b"go\n";
 
-/// Bytes that filler blocks are taken from: more than the processor's near caches hold.
+/// Bytes of the buffer that filler blocks are taken from: more than the processor's nearest caches
+/// hold.
 const FILLER: usize = 16 << 20;
 
-/// What one rank process does.
+/// Runs one rank in its process.
 pub fn rank(job: &Job, rank: u64) -> io::Result<()> {
     let blocks: Vec<(u64, usize)> = job.blocks(rank).collect();
     let mut data = match (job.op, job.filler) {
@@ -228,7 +231,8 @@ pub fn rank(job: &Job, rank: u64) -> io::Result<()> {
         pattern::fill(job.seed, rank, &mut data);
     }
 
-    // Not println, which panics when the job is gone: the rank ends with it.
+    // Does not use `println!`, which panics when the job is gone. A write error ends the rank
+    // instead.
     let mut out = io::stdout();
     writeln!(out, "ready")?;
     out.flush()?;

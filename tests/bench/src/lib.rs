@@ -1,8 +1,8 @@
-//! What the benchmarks and the demo share: a job of several real processes that write or read one
-//! shared file in an interleaved pattern, baselines to hold it against, and tables.
+//! Code that the benchmarks and the demo share: a job of several real processes that write or read
+//! one shared file in an interleaved pattern, the baselines for it, and tables.
 //!
-//! A number alone says more about the machine than about Forebay, so every figure here is printed
-//! beside a baseline measured in the same run, round by round in alternation.
+//! A number alone says more about the machine than about Forebay, so every figure is printed beside
+//! a baseline that was measured in the same run, alternating with it round by round.
 
 pub mod cases;
 pub mod defer;

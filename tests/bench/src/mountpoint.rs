@@ -1,13 +1,12 @@
-//! Waiting for a mount to answer, and getting rid of one whichever way the program that made it
-//! ended.
+//! Waits for a mount to answer, and removes a mount however the program that made it ended.
 
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Whether something is mounted exactly there. Asks the kernel's table: a dead mount cannot be
-/// asked itself.
+/// Returns whether a file system is mounted exactly at `dir`. Reads the kernel's mount table,
+/// because a dead mount cannot answer itself.
 pub fn is_mounted(dir: &Path) -> io::Result<bool> {
     let table = std::fs::read_to_string("/proc/self/mounts")?;
     Ok(table
@@ -16,7 +15,7 @@ pub fn is_mounted(dir: &Path) -> io::Result<bool> {
         .any(|at| Path::new(at) == dir))
 }
 
-/// Waits until `dir` is a mount point; an error after `limit`.
+/// Waits until `dir` is a mount point; fails after `limit`.
 pub fn wait_mounted(dir: &Path, limit: Duration) -> io::Result<()> {
     let start = Instant::now();
     while !is_mounted(dir)? {
@@ -29,7 +28,8 @@ pub fn wait_mounted(dir: &Path, limit: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts `dir` as whoever runs this may: root itself, others through fusermount3.
+/// Unmounts `dir` with the means that the caller is allowed to use: `umount` as root, otherwise
+/// fusermount3.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     let mut command = if nix::unistd::geteuid().is_root() {
         let mut umount = Command::new("umount");

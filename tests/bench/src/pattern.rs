@@ -1,6 +1,6 @@
-//! Content that says where it belongs: each 8-byte word is a hash of its own position, so any byte
-//! that ends up at another offset, is stale (another seed) or is missing shows up in a comparison,
-//! and every process can make its own share without the others.
+//! Content that identifies its position: each 8-byte word is a hash of its own offset. A comparison
+//! shows any byte that is at a wrong offset, stale (from another seed) or missing, and every
+//! process can make its own share without the other processes.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ fn word(seed: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Fills `buf` with what the file has from `offset` on.
+/// Fills `buf` with the file's content from `offset` on.
 pub fn fill(seed: u64, offset: u64, buf: &mut [u8]) {
     let head = ((8 - offset % 8) % 8).min(buf.len() as u64) as usize;
     let (first, rest) = buf.split_at_mut(head);
@@ -26,7 +26,7 @@ pub fn fill(seed: u64, offset: u64, buf: &mut [u8]) {
     }
 }
 
-/// The whole content, from front to back: the reference that results are compared with.
+/// Writes the whole content from front to back, as the reference for comparisons.
 pub fn write_reference(seed: u64, total: u64, out: &mut dyn Write) -> io::Result<()> {
     let mut buf = vec![0; 1 << 20];
     let mut at = 0;

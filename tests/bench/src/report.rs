@@ -1,11 +1,11 @@
-//! The same numbers as a table for people, as JSON for programs, and as the table in a page.
+//! Prints the same numbers as a table for people, as JSON for programs, and as the table in a page.
 
 use crate::cases::{Case, Unit, Variant};
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-/// What the numbers were measured on.
+/// The machine that the numbers were measured on.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Machine {
     pub kernel: String,
@@ -41,7 +41,8 @@ impl Machine {
         })
     }
 
-    /// Its cores, and how busy they are now: figures of a busy machine are provisional.
+    /// Describes the number of cores and the current load. Figures of a busy machine are
+    /// provisional.
     pub fn busy(&self) -> io::Result<String> {
         let load = std::fs::read_to_string("/proc/loadavg")?;
         let load = load.split(' ').next().unwrap_or_default();
@@ -66,7 +67,8 @@ impl Machine {
     }
 }
 
-/// Type of the file system that holds `dir`: the longest mount point that is a prefix of it.
+/// Returns the type of the file system that holds `dir`, found by the longest mount point that is a
+/// prefix of `dir`.
 fn file_system(dir: &Path) -> io::Result<String> {
     let dir = dir.canonicalize()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
@@ -155,7 +157,7 @@ pub fn table(cases: &[Case]) -> String {
     out
 }
 
-/// One line for each group of cases that share a target, by its worst case.
+/// Writes one line for each group of cases that share a target; the worst case decides.
 pub fn verdicts(cases: &[Case]) -> String {
     let mut out = String::new();
     let mut seen: Vec<String> = Vec::new();
@@ -185,8 +187,8 @@ pub fn verdicts(cases: &[Case]) -> String {
     out
 }
 
-/// Cases that share a target: the same group against the same baseline, and for writes the same
-/// block size.
+/// Names the target that cases share: the same group against the same baseline and, for writes, the
+/// same block size.
 fn target_key(case: &Case) -> String {
     let block = case.name.split(',').next().unwrap_or_default();
     match case.target.map(|t| t.against) {
@@ -221,7 +223,7 @@ pub fn json(machine: &Machine, cases: &[Case]) -> serde_json::Value {
     serde_json::json!({ "machine": machine, "cases": cases })
 }
 
-/// Replaces what stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in a page.
+/// Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in a page.
 pub fn replace_section(page: &str, name: &str, body: &str) -> Result<String, String> {
     let (begin, end) = (
         format!("<!-- {name}:begin -->"),
@@ -242,7 +244,7 @@ pub fn replace_section(page: &str, name: &str, body: &str) -> Result<String, Str
     }
 }
 
-/// [`replace_section`] on a file.
+/// Applies [`replace_section`] to a file.
 pub fn rewrite_page(path: &Path, name: &str, body: &str) -> io::Result<()> {
     let named = |e: String| io::Error::other(format!("{}: {e}", path.display()));
     let page = std::fs::read_to_string(path).map_err(|e| named(e.to_string()))?;

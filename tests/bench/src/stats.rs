@@ -1,12 +1,12 @@
-//! Medians, because a shared machine makes outliers and a mean believes them; and mean and
-//! deviation, where the variation itself is what is measured.
+//! Medians, because a shared machine produces outliers and a mean is distorted by them; and mean
+//! and deviation where the variation itself is measured.
 
-/// The middle value, or the mean of the two middle ones; NaN for none.
+/// Returns the middle value, or the mean of the two middle ones; NaN for no values.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Linear between the neighbours; NaN for none.
+/// Returns the quantile `q`, interpolated linearly between adjacent values; NaN for no values.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -30,7 +30,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` for no values.
+    /// Returns `None` if there are no values.
     pub fn of(values: &[f64]) -> Option<Spread> {
         let runs = values.len();
         if runs == 0 {

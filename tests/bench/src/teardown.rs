@@ -1,5 +1,5 @@
-//! Nothing of a benchmark survives it, also when it is interrupted: what it mounts and starts is
-//! registered before it is made, and both the owner's drop and the signal thread take it down.
+//! Removes everything that a benchmark made, also when it is interrupted. Mounts and processes are
+//! registered before they are made; the owner's drop and the signal thread both take them down.
 
 use crate::mountpoint;
 use nix::sys::signal::{self, SigSet, Signal};
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 static REGISTER: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 struct Entry {
-    /// Removed with all in it after an interruption.
+    /// Removed with its content after an interruption.
     dir: PathBuf,
     mounts: Vec<PathBuf>,
     processes: Vec<Pid>,
     clusters: Vec<PathBuf>,
 }
 
-/// What somebody has to take down, below one temporary directory.
+/// Mounts, processes and nodes that belong to one temporary directory and have to be taken down.
 pub struct Left(PathBuf);
 
 impl Left {
@@ -39,13 +39,15 @@ impl Left {
         }
     }
 
-    /// Call before mounting. The first registered is the first to be unmounted.
+    /// Registers a mount point. Must be called before mounting. Mounts are unmounted in the order
+    /// in which they were registered.
     pub fn mount(&mut self, dir: &Path) {
         self.entry(|entry| entry.mounts.push(dir.to_owned()));
     }
 
-    /// A child that must not go on when the benchmark is interrupted. Call
-    /// [`Left::forget_process`] before it is waited for: its number may be another's afterwards.
+    /// Registers a child that must not go on when the benchmark is interrupted.
+    /// [`Left::forget_process`] must be called before the child is waited for: its number may
+    /// belong to another process afterwards.
     pub fn process(&mut self, pid: u32) {
         self.entry(|entry| entry.processes.push(Pid::from_raw(pid as i32)));
     }
@@ -54,12 +56,13 @@ impl Left {
         self.entry(|entry| entry.processes.retain(|known| known.as_raw() != pid as i32));
     }
 
-    /// The state directory of nodes that must not outlive an interruption. Call before they are made.
+    /// Registers the state directory of nodes that must not outlive an interruption. Must be called
+    /// before they are made.
     pub fn cluster(&mut self, state: &Path) {
         self.entry(|entry| entry.clusters.push(state.to_owned()));
     }
 
-    /// Unmounts what is still mounted. Processes and nodes are their owners' business.
+    /// Unmounts what is still mounted. Processes and nodes are ended by their owners.
     pub fn take_down(&mut self) {
         let mut mounts = Vec::new();
         self.entry(|entry| mounts.append(&mut entry.mounts));
@@ -84,8 +87,8 @@ fn unmount_all(mounts: &[PathBuf]) -> Vec<io::Error> {
     mounts.iter().filter_map(|dir| unmount(dir).err()).collect()
 }
 
-/// Ends the program on SIGINT, SIGTERM and SIGHUP with everything taken down. Call before any
-/// thread starts.
+/// On SIGINT, SIGTERM and SIGHUP takes everything down and ends the program. Must be called before
+/// any thread starts.
 pub fn on_signals() -> io::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -96,7 +99,7 @@ pub fn on_signals() -> io::Result<()> {
         .name("signals".into())
         .spawn(move || {
             let signal = signals.wait().map_or(0, |s| s as i32);
-            // What came last may stand on what came first.
+            // Later entries may depend on earlier ones.
             for entry in REGISTER.lock().drain(..).rev() {
                 clear(&entry);
             }
@@ -120,7 +123,8 @@ fn clear(entry: &Entry) {
     for problem in &problems {
         eprintln!("{problem}");
     }
-    // Below a mount that stayed are somebody's files.
+    // A mount that could not be removed still shows another file system's files, which must not be
+    // deleted.
     if problems.is_empty()
         && let Err(error) = std::fs::remove_dir_all(&entry.dir)
     {

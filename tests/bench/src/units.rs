@@ -1,6 +1,6 @@
 //! Sizes as people write them.
 
-/// `4096`, `64k`, `1M`, `1MiB`, `2GiB`: powers of 1024.
+/// Parses `4096`, `64k`, `1M`, `1MiB`, `2GiB`; units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -18,7 +18,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a size; write for example 47008 or 1M"))
 }
 
-/// `1 MiB`, `47008 B`: exact, for naming a block size.
+/// Formats a block size exactly: `1 MiB`, `47008 B`.
 pub fn block_name(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{} MiB", b >> 20),

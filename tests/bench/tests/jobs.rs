@@ -1,5 +1,5 @@
-//! `bench-jobs` as `make bench-jobs` starts it, small: it measures and checks, writes what it is asked
-//! to write, and leaves nothing behind. How fast anything was is nobody's business here.
+//! Runs `bench-jobs` as `make bench-jobs` starts it, but small: it must measure and check, write
+//! the requested files, and leave nothing behind. The speed is not checked.
 
 use forebay_tests::wait::{LONG, wait_until};
 use nix::sys::signal::{Signal, kill};
@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 struct Ground {
-    /// The benchmark's own; empty before and after.
+    /// The benchmark's directory; must be empty before and after.
     work: TempDir,
-    /// The page and what is printed.
+    /// Holds the page and the program's output.
     out: TempDir,
 }
 
@@ -30,7 +30,7 @@ impl Ground {
         self.out.path().join(name)
     }
 
-    /// One small kernel on two nodes with OSTs that do not hold anybody up.
+    /// Starts one small kernel on two nodes, with OSTs that are too fast to matter.
     fn start(&self, more: &[&str]) -> Child {
         let file = |name| File::create(self.out(name)).expect("make a file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_bench-jobs"));
@@ -68,7 +68,8 @@ impl Ground {
     }
 }
 
-/// Command lines of processes that name the directory: keepers, daemons, ranks, the simulator.
+/// Returns the command lines of processes that name the directory: keepers, daemons, ranks, the
+/// simulator.
 fn naming(dir: &Path) -> Vec<String> {
     let needle = dir.to_string_lossy();
     let lines = std::fs::read_dir("/proc").expect("list /proc").flatten();
@@ -79,8 +80,8 @@ fn naming(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Both closes are measured beside direct writes and checked against them (S2.1, S4); page, figures and
-/// samples are written.
+/// Both kinds of close are measured beside direct writes and checked against them (S2.1, S4); the
+/// page, the figures and the samples are written.
 #[test]
 fn a_small_run_makes_everything() {
     let ground = Ground::new();
@@ -102,7 +103,7 @@ fn a_small_run_makes_everything() {
     let ways: Vec<&str> = samples.iter().filter_map(|s| s["way"].as_str()).collect();
     assert_eq!(ways, ["direct", "publish", "defer"]);
     for sample in samples {
-        // Four transfers of each rank.
+        // Each rank makes four transfers.
         assert_eq!(sample["bytes"], 2 * 4 * 47008, "{sample}");
         assert!(
             sample["seconds"].as_f64().is_some_and(|s| s > 0.0),
@@ -123,7 +124,7 @@ fn a_small_run_makes_everything() {
     }
 }
 
-/// Ctrl-C in the middle of a job takes nodes, daemons, ranks and file system down.
+/// Ctrl-C in the middle of a job ends nodes, daemons, ranks and file system.
 #[test]
 fn an_interrupted_run_leaves_nothing() {
     let ground = Ground::new();
@@ -137,8 +138,8 @@ fn an_interrupted_run_leaves_nothing() {
     kill(Pid::from_raw(bench.id() as i32), Signal::SIGINT).unwrap();
     let status = wait_until("the benchmark ends", LONG, || bench.try_wait().unwrap());
     assert!(!status.success());
-    // Nodes end before it, or they would write into a directory that is being removed. The simulator is
-    // told by the end of the benchmark, and ends after it.
+    // The nodes must end before the benchmark does, or they would write into a directory that is
+    // being removed. The simulator only notices the end of the benchmark, so it ends later.
     let mut nodes = naming(ground.work.path());
     nodes.retain(|line| !line.contains("pfs-sim"));
     assert!(nodes.is_empty(), "{nodes:?}");

@@ -1,4 +1,4 @@
-//! The command line: what is typed, and what is said about it.
+//! The command line: dispatches each command and prints its result.
 
 mod args;
 mod show;
@@ -25,7 +25,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The whole program.
+/// Runs the whole program.
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called = words.next().unwrap_or_default();
@@ -82,7 +82,7 @@ fn run(cli: &Cli) -> Result<()> {
     }
 }
 
-/// Not `println`, which panics when nobody listens.
+/// Writes with `writeln!`, because `println!` panics when the reader of standard output is gone.
 fn say(line: &str) -> Result<()> {
     let mut out = io::stdout();
     writeln!(out, "{line}")
@@ -90,14 +90,14 @@ fn say(line: &str) -> Result<()> {
         .map_err(|e| Failure::failed(format!("cannot write to standard output: {e}")))
 }
 
-/// Set by the signals that end a program at the terminal.
+/// Set by SIGINT, SIGTERM and SIGHUP.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From here on these signals are asked for rather than obeyed.
+/// After this call these signals only set [`INTERRUPTED`], which `up` checks between its steps.
 fn watch_signals() -> Result<()> {
     let action = SigAction::new(
         SigHandler::Handler(interrupt),
@@ -105,7 +105,7 @@ fn watch_signals() -> Result<()> {
         SigSet::empty(),
     );
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the handler stores a bool and nothing else.
+        // SAFETY: the handler only stores a bool.
         unsafe { sigaction(signal, &action) }
             .map_err(|e| Failure::failed(format!("cannot wait for {signal}: {e}")))?;
     }
@@ -142,7 +142,7 @@ fn up(cli: &Cli, args: &UpArgs) -> Result<()> {
     ))
 }
 
-/// Becomes the command; returns only with the reason why not.
+/// Replaces this process with the command; returns only if that fails, with the reason.
 fn start(place: &Place, args: &RunArgs) -> Result<Failure> {
     let state = State::load(place)?;
     let nodes = mpi::choose(&state, &args.nodes)?;

@@ -1,4 +1,5 @@
-//! The library's face: a cluster for a test, which goes when it is dropped.
+//! The public interface of the library: a cluster for a test, which is taken down when it is
+//! dropped.
 
 use crate::failure::{Code, Failure, Result, doing};
 use crate::job::{self, Done};
@@ -16,8 +17,8 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Nodes with a running daemon each. Dropping it ends them and throws away what is not drained;
-/// [`Cluster::down`] is the orderly end. They end too when this process is killed.
+/// Nodes with a running daemon each. Dropping the cluster ends them and throws undrained data away;
+/// [`Cluster::down`] is the regular end. The nodes also end when this process is killed.
 pub struct Cluster {
     place: Place,
     mount: PathBuf,
@@ -25,12 +26,12 @@ pub struct Cluster {
     ties: Vec<Tie>,
     limit: Duration,
     down: bool,
-    /// Goes after the nodes.
+    /// Removed after the nodes have ended.
     root: Option<TempDir>,
 }
 
 impl Cluster {
-    /// Returns when all daemons answer.
+    /// Makes the nodes and returns when all daemons answer.
     pub fn up(mut spec: Spec) -> Result<Cluster> {
         let root = fill_in(&mut spec)?;
         let plan = Plan::of(&spec)?;
@@ -46,28 +47,28 @@ impl Cluster {
         })
     }
 
-    /// How long a command on the nodes may take before everything that runs on them is ended.
+    /// Sets how long a command on the nodes may take before everything that runs on them is ended.
     pub fn set_limit(&mut self, limit: Duration) -> &mut Self {
         self.limit = limit;
         self
     }
 
-    /// Where Forebay is mounted, on every node.
+    /// Returns where Forebay is mounted, on every node.
     pub fn path(&self) -> &Path {
         &self.mount
     }
 
-    /// The directory below it: canonical files.
+    /// Returns the backing, which holds the canonical files.
     pub fn backing(&self) -> &Path {
         &self.backing
     }
 
-    /// A canonical file, as a program without the overlay sees it.
+    /// Returns the path of a canonical file, which programs outside of the overlay read.
     pub fn canonical(&self, name: impl AsRef<Path>) -> PathBuf {
         self.backing.join(name)
     }
 
-    /// A name in the mount of one node that can be used from outside of it.
+    /// Returns a path in the mount of one node that can be used from outside of the node.
     pub fn at(&self, node: usize, name: impl AsRef<Path>) -> Result<PathBuf> {
         let state = self.state()?;
         let pid = state.node(node)?.keeper()?.process.pid;
@@ -76,7 +77,7 @@ impl Cluster {
         Ok(root.join(inside).join(name))
     }
 
-    /// The directory with stores, logs and the state; `forebay-cluster --dir` takes it.
+    /// Returns the directory with stores, logs and the state, for `forebay-cluster --dir`.
     pub fn state_dir(&self) -> &Path {
         &self.place.0
     }
@@ -89,13 +90,13 @@ impl Cluster {
         Ok(self.state()?.nodes.len())
     }
 
-    /// A command that will run on that node, in the mount, with this process's environment.
+    /// Returns a command that will run on that node, in the mount, with this process's environment.
     pub fn command(&self, node: usize, program: impl AsRef<OsStr>) -> Result<Command> {
         let state = self.state()?;
         OnNode::new(&self.place, &state, node)?.command(program, &self.mount)
     }
 
-    /// Runs a command on one node, in the mount, to its end.
+    /// Runs a command on one node, in the mount, and waits for its end.
     pub fn exec<S: AsRef<OsStr>>(
         &self,
         node: usize,
@@ -107,7 +108,7 @@ impl Cluster {
         self.to_its_end(command, self.limit)
     }
 
-    /// Runs an MPI program over all nodes, in the mount, to its end.
+    /// Runs an MPI program over all nodes, in the mount, and waits for its end.
     pub fn run<S: AsRef<OsStr>>(
         &self,
         mpi: Mpi,
@@ -118,7 +119,7 @@ impl Cluster {
         self.job(mpi, ranks).run(program, arguments)
     }
 
-    /// An MPI job of which more is to be said.
+    /// Returns an MPI job whose nodes, variables and options can still be set.
     pub fn job(&self, mpi: Mpi, ranks: usize) -> Job<'_> {
         Job {
             cluster: self,
@@ -143,7 +144,7 @@ impl Cluster {
         })
     }
 
-    /// `kill -9` of a node's daemon. Its dead mount stays until [`Cluster::restart`].
+    /// Kills a node's daemon with `kill -9`. Its dead mount stays until [`Cluster::restart`].
     pub fn kill(&self, node: usize) -> Result<()> {
         kill(&self.place, node)
     }
@@ -153,24 +154,24 @@ impl Cluster {
         restart(&self.place, node)
     }
 
-    /// Returns when every node has drained.
+    /// Drains every node and returns when all have finished.
     pub fn drain(&self) -> Result<()> {
         drain(&self.place, true, Some(self.limit))
     }
 
-    /// `forebay status --json` of one node.
+    /// Returns `forebay status --json` of one node.
     pub fn status(&self, node: usize) -> Result<Value> {
         let state = self.state()?;
         OnNode::new(&self.place, &state, node)?.status()
     }
 
-    /// What a node's daemons have logged.
+    /// Returns the log of a node's daemons.
     pub fn log(&self, node: usize) -> Result<String> {
         let state = self.state()?;
         OnNode::new(&self.place, &state, node)?.log()
     }
 
-    /// Drains, unmounts and ends everything; a test that ends well ends with this.
+    /// Drains, unmounts and ends everything. A test that succeeds should end with this.
     pub fn down(mut self) -> Result<()> {
         self.take_down(false)
     }
@@ -181,7 +182,7 @@ impl Cluster {
             keep_logs: false,
             timeout: Some(self.limit),
         };
-        // A down that stopped for the sake of data leaves the rest to the drop.
+        // If `down` stops to protect data, the ties are needed later, by the drop.
         let ties = match discard {
             true => std::mem::take(&mut self.ties),
             false => Vec::new(),
@@ -195,7 +196,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The ends of the logs, for somebody who wonders why a test failed.
+    /// Returns the ends of the logs, as a hint why a test failed.
     fn last_words(&self) -> String {
         let mut text = String::new();
         for node in 0..self.nodes().unwrap_or(0) {
@@ -218,7 +219,7 @@ impl Drop for Cluster {
         }
         if let Err(failure) = self.take_down(true) {
             eprintln!("the cluster in {}: {failure}", self.place.display());
-            // Without its state nobody could end what is left.
+            // The state in this directory is needed to end what is left, so the directory is kept.
             if let Some(root) = &mut self.root {
                 root.disable_cleanup(true);
             }
@@ -226,7 +227,7 @@ impl Drop for Cluster {
     }
 }
 
-/// What a test did not say is below a temporary directory.
+/// Chooses paths below a temporary directory for everything that the test did not set.
 fn fill_in(spec: &mut Spec) -> Result<Option<TempDir>> {
     if spec.backing.is_some() && spec.dir.is_some() {
         return Ok(None);
@@ -245,8 +246,8 @@ fn fill_in(spec: &mut Spec) -> Result<Option<TempDir>> {
     }
     if spec.backing.is_none() {
         spec.backing = Some(make("backing")?);
-        // Not over the backing: a test that looks at the mount's path from outside of the nodes
-        // shall find nothing there, rather than a file that is not drained yet.
+        // The mount is not put over the backing: a test that reads the mount's path from outside of
+        // the nodes must find nothing there, rather than a file that is not drained yet.
         if spec.mount.is_none() {
             spec.mount = Some(make("mnt")?);
         }
@@ -254,7 +255,7 @@ fn fill_in(spec: &mut Spec) -> Result<Option<TempDir>> {
     Ok(Some(root))
 }
 
-/// `mpirun` with ranks placed round robin over nodes.
+/// An `mpirun` with ranks placed round robin over nodes.
 pub struct Job<'a> {
     cluster: &'a Cluster,
     mpi: Mpi,
@@ -266,19 +267,19 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Only on these, in this order.
+    /// Uses only these nodes, in this order.
     pub fn nodes(mut self, nodes: &[usize]) -> Self {
         self.nodes = nodes.to_vec();
         self
     }
 
-    /// A variable of every rank.
+    /// Sets a variable for every rank.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// A further option of `mpirun`.
+    /// Adds an option of `mpirun`.
     pub fn option(mut self, option: impl Into<OsString>) -> Self {
         self.options.push(option.into());
         self
@@ -289,7 +290,7 @@ impl Job<'_> {
         self
     }
 
-    /// The `mpirun` command, for a test that starts it and does something else meanwhile.
+    /// Returns the `mpirun` command, for a test that starts it and does something else meanwhile.
     pub fn command<S: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -304,7 +305,7 @@ impl Job<'_> {
         command.arg("-n").arg(self.ranks.to_string());
         for (name, value) in &self.environment {
             command.env(name, value);
-            // The other hands on everything.
+            // MPICH passes on all variables; Open MPI has to be told which ones.
             if self.mpi == Mpi::OpenMpi {
                 command.arg("-x").arg(name);
             }
@@ -324,9 +325,9 @@ impl Job<'_> {
     }
 }
 
-/// Ends the cluster in that state directory at once, whoever made it and whatever runs on it, and throws
-/// away what is not drained; fine if there is none. For who must not go on while somebody else holds
-/// the [`Cluster`].
+/// Ends the cluster in that state directory at once, no matter which process made it and what runs
+/// on it, and throws undrained data away. Succeeds if there is no cluster. For a caller that has to
+/// end the cluster while the [`Cluster`] is owned elsewhere, such as a signal handler thread.
 pub fn end(dir: &Path) -> Result<()> {
     let options = Options {
         discard: true,
@@ -341,7 +342,8 @@ pub fn kill(place: &Place, node: usize) -> Result<()> {
     OnNode::new(place, &state, node)?.kill()
 }
 
-/// A daemon that runs is unmounted first, with what it has not drained left in its store.
+/// Starts a node's daemon again. A daemon that runs is unmounted first; undrained data stays in its
+/// store.
 pub fn restart(place: &Place, node: usize) -> Result<()> {
     State::load(place)?.node(node)?;
     let _lock = Lock::take(place)?;
@@ -367,7 +369,7 @@ pub fn restart(place: &Place, node: usize) -> Result<()> {
     state.save(place)
 }
 
-/// Asks all nodes, and then waits for each, if that is wanted.
+/// Tells all nodes to drain; with `wait`, then waits for each of them.
 pub fn drain(place: &Place, wait: bool, limit: Option<Duration>) -> Result<()> {
     let state = State::load(place)?;
     let mut asked = 0;

@@ -1,4 +1,4 @@
-//! The one way something fails here: a sentence for people, a code for scripts.
+//! The error type of this crate: a sentence for people and an exit code for scripts.
 
 use std::fmt;
 use std::io;
@@ -12,9 +12,10 @@ pub enum Code {
     /// Undrained data would be lost, or a drain did not finish.
     StillDirty = 3,
     Busy = 4,
-    /// No cluster, no such node, or a node that is not up.
+    /// There is no cluster, no such node, or the node is not up.
     NotThere = 5,
-    /// The command of `run` or `exec` did not start, so that no exit code of its own is passed on.
+    /// The command of `run` or `exec` did not start, so there is no exit code of its own to pass
+    /// on.
     NotRun = 125,
 }
 
@@ -57,7 +58,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// For `map_err`: what was done with which path.
+/// Makes an error for `map_err` that says what was done with which path.
 pub fn doing(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
     let text = format!("cannot {what} {}", path.display());
     move |e| Failure::failed(format!("{text}: {e}"))

@@ -1,7 +1,7 @@
-//! Commands that run to their end, within a time.
+//! Runs commands to their end, within a time limit.
 //!
-//! What they print goes to files without a name and not to pipes: a daemon that a command leaves
-//! behind would hold a pipe open, and reading it would wait for the daemon.
+//! Their output goes to unnamed temporary files and not to pipes: a daemon that a command leaves
+//! behind would hold a pipe open, and reading the pipe would wait for the daemon.
 
 use crate::failure::{Failure, Result};
 use crate::wait;
@@ -24,18 +24,18 @@ impl Done {
         self.status.success()
     }
 
-    /// As a shell has it: 128 + N for signal N.
+    /// Returns the exit code as a shell reports it: 128 + N for signal N.
     pub fn code(&self) -> i32 {
         let by_signal = self.status.signal().map(|signal| 128 + signal);
         self.status.code().or(by_signal).unwrap_or(-1)
     }
 
-    /// Everything it printed.
+    /// Returns everything that the command printed.
     pub fn text(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
     }
 
-    /// What it printed on standard output. Panics, with all it said, if it failed.
+    /// Returns standard output. Panics with all output if the command failed.
     #[track_caller]
     pub fn expect(self, what: &str) -> String {
         assert!(
@@ -48,7 +48,8 @@ impl Done {
         self.stdout
     }
 
-    /// The reason a program of ours gave, without its name, on one line.
+    /// Returns the reason that one of our programs gave for failing, without the program's name, on
+    /// one line.
     pub fn words(&self) -> String {
         let said = match self.stderr.trim() {
             "" => self.stdout.trim(),
@@ -66,7 +67,8 @@ impl Done {
     }
 }
 
-/// Runs it. After `limit`, `give_up` ends whatever belongs to it, and it has failed.
+/// Runs the command. If it takes longer than `limit`, calls `give_up` to end everything that
+/// belongs to it and returns an error.
 pub fn run(mut command: Command, limit: Duration, give_up: impl FnOnce()) -> Result<Done> {
     let name = command.get_program().to_string_lossy().into_owned();
     let cannot = |e: io::Error| Failure::failed(format!("cannot run {name}: {e}"));

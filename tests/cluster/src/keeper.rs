@@ -1,14 +1,15 @@
-//! The process that keeps a node: it makes the namespaces, stays in them, and does nothing else,
-//! so that a node outlives its daemon and the commands that run on it.
+//! The process that keeps a node: it makes the namespaces, stays in them, and does nothing else, so
+//! that a node outlives its daemon and the commands that run on it.
 //!
-//! # Who ends it
-//! It is started with a pipe to whoever makes the cluster, and says `ready` when the namespaces are
-//! there. From then on
-//! - `stay` on the pipe (the command line, once the process is written down in the state file)
-//!   makes it stay until `down` ends it;
-//! - the end of the pipe makes it end everything that runs on its node, and itself. So nothing is
-//!   left of a cluster whose maker was killed before it had written it down, nor of a test that was
-//!   killed: there the pipe is held open, and `stay` never said.
+//! # Lifetime
+//!
+//! The keeper is started with a pipe from the process that makes the cluster, and prints `ready`
+//! when the namespaces exist. From then on
+//! - the line `stay` on the pipe makes it run until `down` ends it. The command line sends it once
+//!   the process is recorded in the state file;
+//! - the end of the pipe makes it end everything that runs on its node, and then itself. So nothing
+//!   is left of a cluster whose maker was killed before it had recorded the keeper. A test holds
+//!   the pipe open and never sends `stay`, so nothing is left of a killed test either.
 //!
 //! The mounts and the network of a node go with its last process.
 
@@ -26,9 +27,9 @@ use std::time::Duration;
 
 const READY: &str = "ready";
 const STAY: &str = "stay";
-/// The hidden command of this program.
+/// The hidden command of this program that runs a keeper.
 pub const COMMAND: &str = "keep";
-/// What the keeper of the network is called.
+/// Name of the keeper that holds the network's namespace.
 pub const SWITCH: &str = "switch";
 
 /// A keeper that has just been started.
@@ -38,13 +39,13 @@ pub struct Started {
     pipe: ChildStdin,
 }
 
-/// Holds keepers to the life of this process.
+/// Ties the lifetime of a keeper to that of this process.
 pub struct Tie {
     child: Child,
     _pipe: ChildStdin,
 }
 
-/// Starts one and waits until its namespaces are there.
+/// Starts a keeper and waits until its namespaces exist.
 pub fn start(
     program: &Path,
     place: &Place,
@@ -92,7 +93,8 @@ pub fn start(
         process: Process::of(pid).map_err(cannot)?,
         namespace: process::namespace_of(pid).map_err(cannot)?,
     };
-    // Everything in a node's namespace is ended with it one day: it must not be this one.
+    // All processes in a node's namespace are ended some day, so it must not be the namespace of
+    // this process.
     let here = process::namespace_of(std::process::id() as i32).map_err(cannot)?;
     if name != SWITCH && keeper.namespace == here {
         return Err(Failure::failed(format!(
@@ -107,13 +109,14 @@ pub fn start(
 }
 
 impl Started {
-    /// It stays until it is ended by its number. Call when that is written down.
+    /// Makes the keeper stay until it is ended by its process number. Must be called after that
+    /// number is recorded.
     pub fn stay(mut self) -> Result<()> {
         writeln!(self.pipe, "{STAY}")
             .map_err(|e| Failure::failed(format!("a node ended at once: {e}")))
     }
 
-    /// It ends with this process.
+    /// Makes the keeper end with this process.
     pub fn tie(self) -> Tie {
         Tie {
             child: self.child,
@@ -129,9 +132,9 @@ impl Tie {
     }
 }
 
-/// What the hidden command does. Returns when the node shall be no more.
+/// Runs the hidden command. Returns when the node has to end.
 ///
-/// `binds` has what is bound and where in turn.
+/// `binds` alternates between what is bound and where it is bound.
 pub fn keep(place: &Place, name: &str, own_network: bool, binds: &[PathBuf]) -> Result<()> {
     make(place, name, own_network, binds).map_err(|e| Failure::failed(e.to_string()))?;
     let cannot = |e: io::Error| Failure::failed(format!("node {name}: {e}"));
@@ -148,7 +151,7 @@ pub fn keep(place: &Place, name: &str, own_network: bool, binds: &[PathBuf]) -> 
 }
 
 fn make(place: &Place, name: &str, own_network: bool, binds: &[PathBuf]) -> io::Result<()> {
-    // What is typed at the terminal of `up` is not for it.
+    // Signals from the terminal of `up` are not meant for the keeper.
     nix::unistd::setsid()?;
     if name == SWITCH {
         return namespace::become_switch();
@@ -165,7 +168,7 @@ fn make(place: &Place, name: &str, own_network: bool, binds: &[PathBuf]) -> io::
     }
 }
 
-/// Ends every process on this node but this one.
+/// Ends every process on this node except this one.
 fn end_all(name: &str) -> Result<()> {
     if name == SWITCH {
         return Ok(());
@@ -175,7 +178,8 @@ fn end_all(name: &str) -> Result<()> {
     end_inside(|| process::inside(&me)).map_err(cannot)
 }
 
-/// Kills what `list` finds, until it finds nothing: what is killed may just have started more.
+/// Kills the processes that `list` returns until it returns none: a process may start others just
+/// before it is killed.
 pub fn end_inside(list: impl Fn() -> io::Result<Vec<Process>>) -> io::Result<()> {
     let mut problem = None;
     let done = wait::poll(LONG, || {

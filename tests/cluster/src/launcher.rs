@@ -1,8 +1,9 @@
-//! What the MPIs take for `ssh`: it goes to a node by entering its namespaces.
+//! The program that the MPIs use instead of `ssh`: it goes to a node by entering the node's
+//! namespaces.
 //!
-//! It is this program under another name, a link in the state directory: MPICH takes a path and
-//! nothing more for its launcher. The state directory comes by the environment, as it does for
-//! everything that runs on a node.
+//! It is this program under another name, a link in the state directory, because MPICH takes only a
+//! path for its launcher. The state directory is passed in the environment, as for everything that
+//! runs on a node.
 
 use crate::failure::{Code, Failure, Result};
 use crate::node::OnNode;
@@ -16,7 +17,7 @@ mod tests;
 
 pub const NAME: &str = "forebay-cluster-ssh";
 
-/// Host and command line, as `ssh` would take them from these arguments.
+/// Parses host and command line as `ssh` would take them from these arguments.
 fn parse(arguments: &[OsString]) -> Result<(String, OsString)> {
     let usage = || {
         Failure::usage(format!(
@@ -28,7 +29,7 @@ fn parse(arguments: &[OsString]) -> Result<(String, OsString)> {
         let word = rest.next().ok_or_else(usage)?.to_string_lossy();
         match word.strip_prefix('-') {
             None => break word.into_owned(),
-            // These take a value, here or as the next word.
+            // These options take a value, attached or as the next word.
             Some(option) if option.len() == 1 && "bceFiIlLmopRSW".contains(option) => {
                 rest.next();
             }
@@ -40,11 +41,11 @@ fn parse(arguments: &[OsString]) -> Result<(String, OsString)> {
     if words.is_empty() {
         return Err(usage());
     }
-    // As ssh does: the words become one line for the shell over there.
+    // As in ssh, the words become one line for the shell on the node.
     Ok((host, words.join(OsStr::new(" "))))
 }
 
-/// Becomes the command. Returns only if that cannot be.
+/// Replaces this process with the command; returns only if that fails.
 pub fn run(arguments: &[OsString]) -> Failure {
     match prepare(arguments) {
         Ok(mut command) => Failure::new(

@@ -1,6 +1,6 @@
-//! Several nodes on one machine, for people and for tests: each a mount namespace and a host name
-//! of its own, and an address on a network that only the nodes see, with a Forebay daemon and a
-//! store, all mounted at the same path over one backing.
+//! Several nodes on one machine, for people and for tests. Each node is a mount namespace with its
+//! own host name and an address on a network that only the nodes see. Each has a Forebay daemon and
+//! a store, and all mount at the same path over one backing.
 //!
 //! ```no_run
 //! use forebay_cluster::{Cluster, Mpi, Spec};
@@ -17,8 +17,8 @@
 //! cluster.down().unwrap();
 //! ```
 //!
-//! The program `forebay-cluster` is the same on the command line, and it is what the library starts
-//! to keep the nodes: it must have been built.
+//! The program `forebay-cluster` offers the same on the command line. The library starts it to keep
+//! the nodes, so it must have been built.
 
 pub mod cli;
 mod cluster;

@@ -1,4 +1,4 @@
-//! The `forebay-cluster` program. What it does is in the library, where tests reach it.
+//! The `forebay-cluster` program. Its code is in the library, where tests can call it.
 
 use std::process::ExitCode;
 

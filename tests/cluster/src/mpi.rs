@@ -1,9 +1,9 @@
-//! Both MPIs on the nodes, as on several hosts.
+//! Makes both MPIs treat the nodes as several hosts.
 //!
-//! Everything is said by the environment, and for both at once: whatever `mpirun` is called on a
-//! node, by hand, by a script or by a test suite, finds its hosts and its way to them. Ranks go
-//! round robin: rank r on the r-th of the nodes, modulo their number. `mpirun` itself runs on the
-//! first of them.
+//! All settings are in the environment, for both MPIs at once: an `mpirun` that is started on a
+//! node by hand, by a script or by a test suite finds its hosts and how to reach them. Ranks go
+//! round robin: rank r runs on node number r modulo the number of nodes. `mpirun` itself runs on
+//! the first of them.
 
 use crate::failure::{Failure, Result, doing};
 use crate::network::INTERFACE;
@@ -27,7 +27,7 @@ pub enum Mpi {
 impl Mpi {
     pub const BOTH: [Mpi; 2] = [Mpi::Mpich, Mpi::OpenMpi];
 
-    /// The end of its programs' names on Debian.
+    /// Suffix of its programs' names on Debian.
     pub fn suffix(self) -> &'static str {
         match self {
             Mpi::Mpich => "mpich",
@@ -44,13 +44,13 @@ impl Mpi {
         }
     }
 
-    /// `mpirun` of this MPI, by its name: called by its path, Open MPI takes that for a wish to be
-    /// found there on the other hosts too.
+    /// Returns the name of this MPI's `mpirun`. The name and not the path: if Open MPI is called by
+    /// its path, it expects to be found at that path on the other hosts too.
     pub fn launcher(self) -> Result<OsString> {
         self.program("mpirun")
     }
 
-    /// Its C compiler.
+    /// Returns the name of its C compiler.
     pub fn compiler(self) -> Result<OsString> {
         self.program("mpicc")
     }
@@ -68,8 +68,8 @@ impl Mpi {
     }
 }
 
-/// The program that a command of `run` starts: a bare `mpirun` or `mpiexec` is that of the MPI that
-/// was asked for.
+/// Returns the program that a command of `run` starts: a bare `mpirun` or `mpiexec` is replaced by
+/// that of the requested MPI.
 pub fn program(state: &State, asked: Option<Mpi>, program: &OsStr) -> Result<OsString> {
     let path = Path::new(program);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -99,7 +99,7 @@ fn needs_network(state: &State) -> Result<()> {
     }
 }
 
-/// Which nodes, in the order of their ranks. None named is all of them.
+/// Returns the nodes to use, in the order of their ranks. An empty list means all nodes.
 pub fn choose(state: &State, nodes: &[usize]) -> Result<Vec<usize>> {
     if nodes.is_empty() {
         return Ok((0..state.nodes.len()).collect());
@@ -115,7 +115,7 @@ pub fn choose(state: &State, nodes: &[usize]) -> Result<Vec<usize>> {
     Ok(nodes.to_vec())
 }
 
-/// Variables that make both MPIs use these nodes. Writes their host files.
+/// Writes the host files and returns the variables that make both MPIs use these nodes.
 pub fn environment(
     place: &Place,
     state: &State,
@@ -130,8 +130,8 @@ pub fn environment(
     let list = names.join("-");
     let hosts = |mpi: Mpi| place.mpi().join(format!("{list}.{}", mpi.suffix()));
     write(&hosts(Mpi::Mpich), &names, "")?;
-    // One slot, however many ranks: Open MPI then knows that they share processors, and its ranks
-    // give way to each other while they wait.
+    // One slot for each host, however many ranks: then Open MPI knows that its ranks share
+    // processors, and they yield to each other while they wait.
     write(&hosts(Mpi::OpenMpi), &names, " slots=1")?;
     let interface = match state.network {
         Network::Own => INTERFACE,
@@ -142,7 +142,7 @@ pub fn environment(
     Ok(vec![
         ("HYDRA_LAUNCHER", text("ssh")),
         ("HYDRA_LAUNCHER_EXEC", launcher.clone().into()),
-        // Also where the name is one of this machine's.
+        // Uses the launcher even if the host's name is one of this machine's.
         ("HYDRA_LAUNCHER_AUTOFORK", text("0")),
         ("HYDRA_HOST_FILE", hosts(Mpi::Mpich).into()),
         ("HYDRA_IFACE", text(interface)),
@@ -163,7 +163,7 @@ pub fn environment(
     ])
 }
 
-/// Replaced in one step: another job over the same nodes may be reading it.
+/// Replaces the file in one step, because another job over the same nodes may be reading it.
 fn write(file: &Path, names: &[&str], after: &str) -> Result<()> {
     let text: String = names.iter().map(|n| format!("{n}{after}\n")).collect();
     let dir = file.parent().unwrap_or(Path::new("/"));

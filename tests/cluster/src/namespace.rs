@@ -1,8 +1,9 @@
-//! Making a node's namespaces, and going into them.
+//! Makes a node's namespaces, and enters them.
 //!
-//! A node has a mount and a host name of its own, and a network if the cluster has one. Process
-//! numbers, users, shared memory and all other files are the machine's. Whoever enters does so
-//! between fork and exec: a thread of a program with others may not change its mount namespace.
+//! A node has its own mounts and host name, and its own network if the cluster has one. Process
+//! numbers, users, shared memory and all other files are the machine's. A namespace is entered
+//! between fork and exec, because a process with several threads may not change its mount
+//! namespace.
 
 use crate::failure::{Failure, Result};
 use crate::process::Process;
@@ -16,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// All that a command on a node is in.
+/// The namespaces that a command on a node runs in.
 pub fn of_node(own_network: bool) -> CloneFlags {
     let flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS;
     match own_network {
@@ -25,7 +26,7 @@ pub fn of_node(own_network: bool) -> CloneFlags {
     }
 }
 
-/// The command will run in these namespaces of the process, in this directory as it is there.
+/// Makes the command run in these namespaces of `process`, in `directory` as it is there.
 pub fn enter(
     command: &mut Command,
     process: Process,
@@ -44,14 +45,14 @@ pub fn enter(
         nix::unistd::chdir(directory.as_c_str())?;
         Ok(())
     };
-    // SAFETY: between fork and exec it makes two system calls with what was prepared before, and
-    // turns their numbers into errors; no memory is allocated and no lock is taken.
+    // SAFETY: between fork and exec it makes two system calls with data that was prepared before,
+    // and turns their error numbers into errors; it allocates no memory and takes no lock.
     unsafe { command.pre_exec(enter) };
     Ok(())
 }
 
-/// Becomes a node of this name. What others mount later is seen here, what is mounted here is not
-/// seen by others. For a process with one thread.
+/// Turns this process into a node of this name. Later mounts of the machine are seen here; mounts
+/// made here are not seen outside. The process must have one thread.
 pub fn become_node(name: &str, own_network: bool) -> io::Result<()> {
     unshare(of_node(own_network))?;
     let none = None::<&str>;
@@ -61,9 +62,9 @@ pub fn become_node(name: &str, own_network: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// A namespace begins with a copy of every mount there is. Forebay mounts that are nobody's business
-/// here would live on in it after they were unmounted where they belong, and their daemons with
-/// them.
+/// Detaches the Forebay mounts that the new namespace inherited. A namespace begins with a copy of
+/// every mount; the copies would outlive the unmount of the originals and keep their daemons
+/// running.
 fn let_go_of_other_mounts() -> io::Result<()> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     for line in mounts.split(|b| *b == b'\n') {
@@ -74,7 +75,7 @@ fn let_go_of_other_mounts() -> io::Result<()> {
         };
         if *kind == b"fuse.forebay" {
             match umount2(unescape(at).as_slice(), MntFlags::MNT_DETACH) {
-                // Gone by itself meanwhile.
+                // It was unmounted meanwhile.
                 Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -83,7 +84,7 @@ fn let_go_of_other_mounts() -> io::Result<()> {
     Ok(())
 }
 
-/// Spaces and the like are three octal digits there.
+/// Decodes the octal escapes (three digits) that mountinfo uses for spaces and the like.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -104,7 +105,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A network namespace and nothing else.
+/// Turns this process into the keeper of the bridge's network namespace.
 pub fn become_switch() -> io::Result<()> {
     Ok(unshare(CloneFlags::CLONE_NEWNET)?)
 }

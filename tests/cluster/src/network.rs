@@ -1,5 +1,6 @@
-//! A network that only the nodes see: a bridge in a namespace of its own, and a cable from each
-//! node to it. The addresses are the same in every cluster, because nothing outside can reach them.
+//! A network that only the nodes see: a bridge in a network namespace of its own, and a cable (a
+//! veth pair) from each node to it. Every cluster uses the same addresses, which is possible
+//! because nothing outside can reach them.
 
 use crate::failure::{Failure, Result};
 use crate::namespace;
@@ -11,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The nodes' end of the cable.
+/// Name of the node's end of the cable.
 pub const INTERFACE: &str = "eth0";
 const BRIDGE: &str = "br0";
 
@@ -19,7 +20,7 @@ pub fn address(node: usize) -> String {
     format!("10.88.0.{}", node + 1)
 }
 
-/// `/etc/hosts` of every node.
+/// Returns `/etc/hosts` of every node.
 pub fn hosts(network: Network, nodes: usize) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost\n");
     for node in 0..nodes {
@@ -32,7 +33,7 @@ pub fn hosts(network: Network, nodes: usize) -> String {
     text
 }
 
-/// Cables and addresses for nodes that are there.
+/// Makes the cables and addresses; the nodes must exist.
 pub fn connect(state: &State) -> Result<()> {
     let Some(switch) = state.switch else {
         return Ok(());
@@ -56,7 +57,7 @@ pub fn connect(state: &State) -> Result<()> {
     Ok(())
 }
 
-/// `ip -batch` in the network of that process.
+/// Runs `ip -batch` in the network namespace of that process.
 fn ip(process: Process, lines: &str) -> Result<()> {
     let cannot = |e: std::io::Error| Failure::failed(format!("ip, which makes the network: {e}"));
     let mut command = Command::new(programs::needed("ip", "iproute2")?);

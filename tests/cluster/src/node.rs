@@ -1,5 +1,5 @@
-//! One node of a cluster that is there: commands on it, and its daemon. The daemon is known by the
-//! `forebay` command alone.
+//! One node of an existing cluster: commands on it, and its daemon. The daemon is used only through
+//! the `forebay` command.
 
 use crate::failure::{Code, Failure, Result, doing};
 use crate::job::{self, Done};
@@ -13,12 +13,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Bounds a hang of `forebay`, also when it recovers a store first.
+/// Bounds a hang of `forebay`, which may have to recover a store first.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// For a drain without a limit: however slow the file system below is.
+/// Limit for a drain without a limit: the file system below may be arbitrarily slow.
 pub const FOREVER: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A node, with what it takes to do something on it.
+/// A node, together with the cluster's directory and state, which are needed to run commands on it.
 #[derive(Clone, Copy)]
 pub struct OnNode<'a> {
     pub place: &'a Place,
@@ -35,7 +35,7 @@ impl<'a> OnNode<'a> {
         })
     }
 
-    /// All nodes in order.
+    /// Returns all nodes in order.
     pub fn all(place: &'a Place, state: &'a State) -> impl Iterator<Item = OnNode<'a>> {
         let on = move |node| OnNode { place, state, node };
         state.nodes.iter().map(on)
@@ -45,7 +45,7 @@ impl<'a> OnNode<'a> {
         &self.node.name
     }
 
-    /// A command that will run on this node, in `directory` as it is there.
+    /// Returns a command that will run on this node, in `directory` as it is there.
     pub fn command(&self, program: impl AsRef<OsStr>, directory: &Path) -> Result<Command> {
         let keeper = self.node.keeper()?;
         let mut command = Command::new(program);
@@ -58,7 +58,7 @@ impl<'a> OnNode<'a> {
         Ok(command)
     }
 
-    /// The caller's, and behind it the directory of the daemons' `forebay`.
+    /// Returns the caller's `PATH` with the directory of the daemons' `forebay` appended.
     fn path(&self) -> OsString {
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         if let Some(dir) = self.state.forebay.parent() {
@@ -68,7 +68,7 @@ impl<'a> OnNode<'a> {
         path
     }
 
-    /// `forebay ARGUMENTS` on this node, to its end.
+    /// Runs `forebay ARGUMENTS` on this node to its end.
     pub fn forebay<S: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = S>,
@@ -126,13 +126,13 @@ impl<'a> OnNode<'a> {
         format!("node {}: forebay {verb}: {}", self.name(), done.words())
     }
 
-    /// `forebay status --json` of its mount.
+    /// Returns `forebay status --json` of its mount.
     pub fn status(&self) -> Result<Value> {
         let mount = self.state.mount.as_os_str();
         self.json([OsStr::new("status"), mount, "--json".as_ref()])
     }
 
-    /// Bytes that only the store of a dead daemon has; 0 where there is no store.
+    /// Returns how many bytes only the store of a dead daemon has; 0 if there is no store.
     pub fn left_in_store(&self) -> Result<u64> {
         let store = self.place.store(self.name());
         if !store.exists() {
@@ -171,7 +171,7 @@ impl<'a> OnNode<'a> {
         })
     }
 
-    /// `forebay drain`; without a limit of its own it is waited for as long as it takes.
+    /// Runs `forebay drain`. Without `limit` it may take as long as it needs.
     pub fn drain(&self, wait: bool, limit: Option<Duration>) -> Result<()> {
         self.running()?;
         let mount = self.state.mount.as_os_str();
@@ -190,7 +190,7 @@ impl<'a> OnNode<'a> {
         let done = self.forebay(&arguments, patience)?;
         match done.code() {
             0 => Ok(()),
-            // Asked for and not waited for: it is under way.
+            // The drain was requested without waiting: it is under way.
             3 if !wait => Ok(()),
             code => {
                 let code = if code == 3 {
@@ -203,7 +203,7 @@ impl<'a> OnNode<'a> {
         }
     }
 
-    /// `forebay umount`, with its options.
+    /// Runs `forebay umount` with these options.
     pub fn umount(&self, options: &[&str], patience: Duration) -> Result<()> {
         let mut arguments = vec!["umount".as_ref(), self.state.mount.as_os_str()];
         arguments.extend(options.iter().map(OsStr::new));
@@ -222,7 +222,7 @@ impl<'a> OnNode<'a> {
         }
     }
 
-    /// The daemon, or the sentence for those who need it.
+    /// Returns the daemon, or an error that says how to start it.
     pub fn running(&self) -> Result<Process> {
         self.node.daemon().ok_or_else(|| {
             Failure::new(
@@ -235,7 +235,7 @@ impl<'a> OnNode<'a> {
         })
     }
 
-    /// `kill -9` of the daemon. The dead mount stays, as it does when a daemon crashes.
+    /// Kills the daemon with `kill -9`. The dead mount stays, as after a crash.
     pub fn kill(&self) -> Result<()> {
         let daemon = self.running()?;
         daemon
@@ -243,7 +243,7 @@ impl<'a> OnNode<'a> {
             .map_err(|e| Failure::failed(format!("node {}: {e}", self.name())))
     }
 
-    /// Takes away the mount of a daemon that runs no more; fine if there is none. Data stays in its store.
+    /// Removes the mount of a daemon that no longer runs, if there is one. Data stays in its store.
     pub fn clear_dead_mount(&self) -> Result<()> {
         match self.umount(&["--keep"], PATIENCE) {
             Err(failure) if failure.code != Code::NotThere => Err(failure),

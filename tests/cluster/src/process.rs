@@ -1,9 +1,9 @@
-//! Processes that are still the ones they were.
+//! Identifies processes reliably.
 //!
-//! A process number alone names nobody for long: it may have gone to another process when a
-//! command comes back to it, minutes later and from another program. So the state file keeps the
-//! start time beside it, and signals go through a descriptor of the process, opened first and
-//! checked afterwards. Nothing here ever signals a process by its number.
+//! A process number alone is not reliable: when a command uses it minutes later and in another
+//! program, it may belong to another process. So the state file also records the start time, and
+//! signals are sent through a pidfd that is opened first and checked afterwards. Nothing here ever
+//! signals a process by its number.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,7 +19,7 @@ mod tests;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     pub pid: i32,
-    /// In clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub started: u64,
 }
 
@@ -29,15 +29,15 @@ impl Process {
         Ok(Process { pid, started })
     }
 
-    /// A zombie is not alive: it holds no namespace and no file any more.
+    /// A zombie counts as not alive: it no longer holds a namespace or a file.
     pub fn is_alive(&self) -> bool {
         matches!(stat(self.pid), Ok((state, started))
             if started == self.started && !matches!(state, 'Z' | 'X'))
     }
 
-    /// `None` if it has ended.
+    /// Opens a handle of the process; `None` if it has ended.
     pub fn open(&self) -> io::Result<Option<Handle>> {
-        // SAFETY: takes two numbers and returns a new descriptor or -1.
+        // SAFETY: the call takes two numbers and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) } as i32;
         if fd < 0 {
             return match Errno::last() {
@@ -45,13 +45,13 @@ impl Process {
                 errno => Err(errno.into()),
             };
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new, so this is its only owner.
         let handle = Handle(unsafe { OwnedFd::from_raw_fd(fd) });
-        // Only now: before it was opened, the number could still change hands.
+        // Checked after opening: before that, the number could still have gone to another process.
         Ok(self.is_alive().then_some(handle))
     }
 
-    /// Signals it and waits until it is gone; fine if it is gone already.
+    /// Sends the signal and waits until the process is gone. Succeeds if it is gone already.
     pub fn end(&self, signal: Signal, limit: Duration) -> io::Result<()> {
         let Some(handle) = self.open()? else {
             return Ok(());
@@ -67,13 +67,13 @@ impl Process {
     }
 }
 
-/// An open descriptor of a process: names it even when its number has gone to another.
+/// An open descriptor (pidfd) of a process. It means that process even after its number is reused.
 pub struct Handle(OwnedFd);
 
 impl Handle {
-    /// Fine if it has ended.
+    /// Sends a signal. Succeeds if the process has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        // SAFETY: an open descriptor, a signal number, no details, no flags.
+        // SAFETY: the arguments are an open descriptor, a signal number, no details and no flags.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
@@ -89,7 +89,7 @@ impl Handle {
         }
     }
 
-    /// False if it has not ended by then.
+    /// Waits for the process to end; returns false if it has not ended after `limit`.
     pub fn wait(&self, limit: Duration) -> io::Result<bool> {
         let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
@@ -109,27 +109,27 @@ impl AsFd for Handle {
     }
 }
 
-/// State letter and start time.
+/// Returns the state letter and the start time.
 fn stat(pid: i32) -> io::Result<(char, u64)> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat"))?)
         .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not as expected")))
 }
 
 fn parse_stat(text: &str) -> Option<(char, u64)> {
-    // The name is in brackets and may contain anything, also brackets.
+    // The name is in brackets and may itself contain brackets.
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// What names a process's mount namespace, e.g. `mnt:[4026532200]`.
+/// Returns the identity of a process's mount namespace, e.g. `mnt:[4026532200]`.
 pub fn namespace_of(pid: i32) -> io::Result<String> {
     let link = std::fs::read_link(format!("/proc/{pid}/ns/mnt"))?;
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// Every process in that mount namespace but the caller.
+/// Returns every process in that mount namespace except the caller.
 pub fn inside(namespace: &str) -> io::Result<Vec<Process>> {
     let me = std::process::id() as i32;
     let mut found = Vec::new();
@@ -138,7 +138,7 @@ pub fn inside(namespace: &str) -> io::Result<Vec<Process>> {
         let Some(pid) = name.to_str().and_then(|n| n.parse::<i32>().ok()) else {
             continue;
         };
-        // Those that cannot be looked at have ended since, or are the kernel's.
+        // Processes that cannot be read have ended meanwhile or belong to the kernel.
         if pid != me
             && namespace_of(pid).is_ok_and(|ns| ns == namespace)
             && let Ok(process) = Process::of(pid)
@@ -150,14 +150,15 @@ pub fn inside(namespace: &str) -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Whether the process was started with this variable; false if that cannot be seen.
+/// Returns whether the process was started with this variable; false if that cannot be read.
 pub fn has_variable(pid: i32, name: &str, value: &str) -> bool {
     let want = format!("{name}={value}");
     std::fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|env| env.split(|b| *b == 0).any(|var| var == want.as_bytes()))
 }
 
-/// Changes with every boot: process numbers of another boot mean nothing.
+/// Returns an identifier that changes with every boot: process numbers of an earlier boot mean
+/// nothing.
 pub fn boot() -> io::Result<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(id.trim().to_owned())

@@ -1,9 +1,10 @@
-//! Where the programs are that a cluster starts.
+//! Finds the programs that a cluster starts.
 
 use crate::failure::{Failure, Result};
 use std::path::{Path, PathBuf};
 
-/// The first of this name on the `PATH`, or where administrators' programs are.
+/// Returns the first program of this name on the `PATH` or in the directories of administrators'
+/// programs.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -12,8 +13,8 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// As this program's neighbour: in the directory of a build, also when this is one of its tests,
-/// or of an installation.
+/// Returns the program of this name beside the current one: in the build directory, even if the
+/// current program is a test of that build, or in the directory of an installation.
 fn beside(name: &str) -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     let dir = exe.parent()?;
@@ -35,8 +36,8 @@ fn real(path: &Path, what: &str) -> Result<PathBuf> {
     }
 }
 
-/// The `forebay` that is asked for, or `FOREBAY_BIN`, or the one beside this program, or the one
-/// that is installed.
+/// Returns the `forebay` to use: `asked`, or `FOREBAY_BIN`, or the one beside this program, or the
+/// installed one.
 pub fn forebay(asked: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = asked {
         return real(path, "the forebay program");
@@ -52,7 +53,7 @@ pub fn forebay(asked: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// This program, also for tests that use the library.
+/// Returns this program; for a test that uses the library, the one beside the test.
 pub fn cluster() -> Result<PathBuf> {
     const NAME: &str = "forebay-cluster";
     match std::env::current_exe() {
@@ -66,7 +67,7 @@ pub fn cluster() -> Result<PathBuf> {
     })
 }
 
-/// The program, or the sentence that says how to get it.
+/// Returns the program, or an error that says how to install it.
 pub fn needed(name: &str, package: &str) -> Result<PathBuf> {
     on_path(name).ok_or_else(|| {
         Failure::failed(format!(

@@ -1,5 +1,6 @@
-//! What is asked for ([`Spec`]), and what will be made of it ([`Plan`]): every path real, every
-//! program found, everything refused that could only fail later and with less to say.
+//! The requested cluster ([`Spec`]) and the checked one ([`Plan`]): every path is resolved, every
+//! program is found, and everything is refused that would otherwise fail later with a worse
+//! message.
 
 use crate::failure::{Failure, Result};
 use crate::programs;
@@ -9,13 +10,13 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Each node has an address below 10.88.0.0/24.
+/// Each node has an address in 10.88.0.0/24.
 pub const MOST: usize = 200;
-/// Sockets below it have names of at most 108 bytes.
+/// The names of the sockets below it are limited to 108 bytes.
 const LONGEST: usize = 80;
 
-/// A directory that one node shows in place of another: a file system below that has clients of its
-/// own is a different mount on each node, at the same path.
+/// A directory that one node shows in place of another. It gives each node its own client of the
+/// file system below: another mount on each node, at the same path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
     pub node: usize,
@@ -23,7 +24,7 @@ pub struct Bind {
     pub target: PathBuf,
 }
 
-/// A cluster to be. Whatever is left out is chosen.
+/// A requested cluster. Values that are not set are chosen.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub nodes: usize,
@@ -39,8 +40,8 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// For tests: backing, mount point and state are below a temporary directory of the cluster
-    /// unless they are set.
+    /// For tests: unless they are set, backing, mount point and state are below a temporary
+    /// directory of the cluster.
     pub fn new(nodes: usize) -> Spec {
         Spec {
             nodes,
@@ -56,37 +57,37 @@ impl Spec {
         }
     }
 
-    /// The directory that all nodes overlay.
+    /// Sets the directory that all nodes overlay.
     pub fn backing(mut self, dir: impl Into<PathBuf>) -> Spec {
         self.backing = Some(dir.into());
         self
     }
 
-    /// Where it is mounted on every node.
+    /// Sets where it is mounted on every node.
     pub fn mount(mut self, dir: impl Into<PathBuf>) -> Spec {
         self.mount = Some(dir.into());
         self
     }
 
-    /// Where stores, logs and the state are.
+    /// Sets where stores, logs and the state are.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Spec {
         self.dir = Some(dir.into());
         self
     }
 
-    /// A configuration file for all daemons.
+    /// Sets a configuration file for all daemons.
     pub fn config(mut self, file: impl Into<PathBuf>) -> Spec {
         self.config = Some(file.into());
         self
     }
 
-    /// A further argument of `forebay mount`.
+    /// Adds an argument of `forebay mount`.
     pub fn arg(mut self, argument: impl Into<String>) -> Spec {
         self.arguments.push(argument.into());
         self
     }
 
-    /// Further arguments of `forebay mount`.
+    /// Adds arguments of `forebay mount`.
     pub fn args<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Spec {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
@@ -97,8 +98,8 @@ impl Spec {
         self
     }
 
-    /// On that node `source` is seen at `target`, before its daemon starts. From outside of the
-    /// nodes `target` stays what it is, and with it [`crate::Cluster::canonical`].
+    /// Shows `source` at `target` on that node, from before its daemon starts. Outside of the nodes
+    /// `target` is unchanged, and with it [`crate::Cluster::canonical`].
     pub fn bind(
         mut self,
         node: usize,
@@ -113,20 +114,20 @@ impl Spec {
         self
     }
 
-    /// A variable of all daemons, and of `forebay` where the cluster calls it.
+    /// Sets a variable for all daemons and for the `forebay` commands that the cluster runs.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Spec {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Another `forebay` than the one beside this program.
+    /// Uses this `forebay` instead of the one beside this program.
     pub fn forebay(mut self, program: impl Into<PathBuf>) -> Spec {
         self.forebay = Some(program.into());
         self
     }
 }
 
-/// A cluster that can be made.
+/// A cluster that was checked and can be made.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub nodes: usize,
@@ -134,7 +135,7 @@ pub struct Plan {
     pub mount: PathBuf,
     pub backing: PathBuf,
     pub forebay: PathBuf,
-    /// This program, for the processes that keep the nodes.
+    /// This program, which runs as the processes that keep the nodes.
     pub program: PathBuf,
     pub config: Option<PathBuf>,
     pub arguments: Vec<String>,
@@ -144,7 +145,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Looks everything up. Makes nothing.
+    /// Resolves and checks everything. Makes nothing.
     pub fn of(spec: &Spec) -> Result<Plan> {
         let plan = Plan::of_paths(spec)?;
         machine(spec.network)?;
@@ -193,7 +194,7 @@ impl Plan {
     }
 }
 
-/// Root, FUSE and, for a network of their own, `ip`.
+/// Checks for root, FUSE and, if the nodes have their own network, `ip`.
 fn machine(network: Network) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Failure::failed(
@@ -254,7 +255,7 @@ fn file(path: &Path) -> Result<PathBuf> {
     text(real, "the configuration")
 }
 
-/// Paths go into a JSON file and into environment variables.
+/// Paths must be UTF-8, because they go into a JSON file and into environment variables.
 fn text(path: PathBuf, what: &str) -> Result<PathBuf> {
     match path.to_str() {
         Some(_) => Ok(path),
@@ -265,7 +266,8 @@ fn text(path: PathBuf, what: &str) -> Result<PathBuf> {
     }
 }
 
-/// The real path of a state directory, which need not exist. `None` is the usual place.
+/// Returns the real path of a state directory, which need not exist. `None` means the default
+/// place.
 pub fn state_directory(dir: Option<&Path>) -> Result<PathBuf> {
     let from_environment = std::env::var_os(crate::state::VARIABLE)
         .filter(|dir| !dir.is_empty())
@@ -293,7 +295,7 @@ pub fn state_directory(dir: Option<&Path>) -> Result<PathBuf> {
             name.len()
         )));
     }
-    // Open MPI cuts the name of its launcher at these.
+    // Open MPI splits the launcher's name at these characters.
     if name.contains([' ', '\t', '\n', ':']) {
         return Err(Failure::usage(format!(
             "the state directory \"{}\" has a space or a colon in its name, which Open MPI cannot take; use another (--dir)",
@@ -325,13 +327,14 @@ fn says_store_size(config: Option<&Path>, arguments: &[String]) -> Result<bool> 
     };
     let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::usage(format!("the configuration {}: {e}", path.display())))?;
-    // What is wrong with it the daemon says better.
+    // An invalid configuration is reported by the daemon, with a better message.
     Ok(text
         .parse::<toml::Table>()
         .is_ok_and(|table| table.contains_key("store-size")))
 }
 
-/// The stores are on one disk here: each takes its part of what a single one would.
+/// All stores are on one disk here, so each gets its part of the size that a single store would
+/// have.
 fn store_share(state: &Path, nodes: usize) -> Result<[String; 2]> {
     let disk = state.ancestors().find(|dir| dir.is_dir());
     let disk = disk.unwrap_or(Path::new("/"));

@@ -1,10 +1,10 @@
-//! What a cluster is, in a directory: where its parts are, and the file that says which processes
-//! are its own.
+//! State of a cluster in a directory: where its parts are, and the file that records which
+//! processes belong to it.
 //!
-//! # Crash consistency
-//! A process is written down here before it may outlive whoever started it ([`crate::keeper`]), and
-//! the file is replaced in one step, so that `down` finds everything that there is, wherever the
-//! program that made it was killed. Commands that change something hold [`Lock`].
+//! # Crash consistency A process is recorded here before it may outlive the program that started it
+//! ([`crate::keeper`]), and the file is replaced in one step. So `down` finds everything that
+//! exists, wherever the program that made it was killed. Commands that change something hold
+//! [`Lock`].
 
 use crate::failure::{Code, Failure, Result, doing};
 use crate::process::{self, Process};
@@ -20,12 +20,12 @@ mod tests;
 
 const VERSION: u32 = 1;
 
-/// Names the state directory to commands and to whatever runs on a node.
+/// Variable that passes the state directory to commands and to everything that runs on a node.
 pub const VARIABLE: &str = "FOREBAY_CLUSTER";
-/// Where a state directory is when nobody says.
+/// The default state directory.
 pub const DEFAULT: &str = "/var/tmp/forebay-cluster";
 
-/// The state directory and the names in it.
+/// The state directory, with the paths in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place(pub PathBuf);
 
@@ -43,7 +43,7 @@ impl Place {
         self.0.join("hosts")
     }
 
-    /// What the MPIs take for `ssh`.
+    /// The program that the MPIs use instead of `ssh`.
     pub fn launcher(&self) -> PathBuf {
         self.0.join(crate::launcher::NAME)
     }
@@ -53,8 +53,8 @@ impl Place {
         self.0.join("mpi")
     }
 
-    /// Forebay's runtime directory: the same path on every node, with another directory behind it
-    /// on each, so that one environment does for the ranks of all nodes.
+    /// Forebay's runtime directory: the same path on every node, over which each node binds its own
+    /// directory, so that ranks on all nodes can have the same environment.
     pub fn runtime(&self) -> PathBuf {
         self.0.join("run")
     }
@@ -67,7 +67,7 @@ impl Place {
         self.logs().join(format!("{node}.log"))
     }
 
-    /// Everything of one node but its log.
+    /// Everything of one node except its log.
     pub fn node(&self, node: &str) -> PathBuf {
         self.0.join(node)
     }
@@ -94,7 +94,7 @@ pub enum Network {
     Host,
 }
 
-/// A process that keeps namespaces alive, and the name of its mount namespace.
+/// A process that keeps namespaces alive, and the identity of its mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keeper {
     pub process: Process,
@@ -114,9 +114,9 @@ pub struct Node {
 pub struct State {
     version: u32,
     boot: String,
-    /// False until all nodes have been up: what is not complete has no data of anybody.
+    /// False until all nodes have been up: a cluster that is not complete holds no user's data.
     pub complete: bool,
-    /// Whether the directory was made for this cluster, and goes with it.
+    /// Whether the directory was made for this cluster and is removed with it.
     pub made_directory: bool,
     pub mount: PathBuf,
     pub backing: PathBuf,
@@ -128,7 +128,7 @@ pub struct State {
     #[serde(default)]
     pub environment: Vec<(String, String)>,
     pub network: Network,
-    /// Keeps the bridge's network namespace; its mounts are the machine's.
+    /// Keeps the bridge's network namespace. It uses the machine's mounts.
     pub switch: Option<Process>,
     pub nodes: Vec<Node>,
 }
@@ -158,7 +158,7 @@ impl State {
         })
     }
 
-    /// `None` if there is no cluster in that directory.
+    /// Loads the state; `None` if there is no cluster in that directory.
     pub fn load_if_any(place: &Place) -> Result<Option<State>> {
         let file = place.file();
         let text = match std::fs::read(&file) {
@@ -198,7 +198,7 @@ impl State {
         })
     }
 
-    /// The machine was started anew since.
+    /// The machine has been rebooted, so the recorded processes are gone.
     fn forget_processes(&mut self) {
         self.switch = None;
         for node in &mut self.nodes {
@@ -233,7 +233,8 @@ impl State {
 }
 
 impl Node {
-    /// Fails when there is nothing to run a command in.
+    /// Returns the keeper; fails if the node's namespaces are gone, so that no command can run in
+    /// them.
     pub fn keeper(&self) -> Result<&Keeper> {
         let alive = self.keeper.as_ref().filter(|k| k.process.is_alive());
         alive.ok_or_else(|| {
@@ -252,13 +253,13 @@ impl Node {
     }
 }
 
-/// One command at a time changes a cluster.
+/// Held while a command changes the cluster; only one command at a time may.
 pub struct Lock {
     _held: Flock<File>,
 }
 
 impl Lock {
-    /// Waits for the command before; makes the file but not the directory.
+    /// Waits until the previous command releases the lock. Makes the file but not the directory.
     pub fn take(place: &Place) -> Result<Lock> {
         let path = place.lock_file();
         loop {
@@ -270,7 +271,7 @@ impl Lock {
                 .map_err(doing("lock", &path))?;
             let held = Flock::lock(file, FlockArg::LockExclusive)
                 .map_err(|(_, errno)| doing("lock", &path)(errno.into()))?;
-            // The one before may have removed it together with its cluster.
+            // The previous holder may have removed the file together with its cluster.
             let mine = held.metadata().map_err(doing("lock", &path))?.ino();
             if std::fs::metadata(&path).is_ok_and(|meta| meta.ino() == mine) {
                 return Ok(Lock { _held: held });
@@ -279,8 +280,8 @@ impl Lock {
     }
 }
 
-/// Takes away what a cluster leaves in its directory when all its processes are gone. Only names
-/// that it made; the directory itself if it was made for it and nothing else is in it.
+/// Removes the files of a cluster whose processes are all gone. Removes only names that the cluster
+/// made; the directory itself goes if it was made for the cluster and nothing else is in it.
 pub fn remove(place: &Place, state: &State, keep_logs: bool) -> Result<()> {
     let mut trees: Vec<PathBuf> = state.nodes.iter().map(|n| place.node(&n.name)).collect();
     trees.push(place.mpi());
@@ -292,7 +293,7 @@ pub fn remove(place: &Place, state: &State, keep_logs: bool) -> Result<()> {
     }
     gone(&place.runtime(), std::fs::remove_dir(place.runtime()))?;
     let lock = place.lock_file();
-    // The state last but for the lock: until then `down` can be called again.
+    // The state file is removed last except for the lock: until then `down` can be called again.
     for file in [place.hosts(), place.launcher(), place.file(), lock] {
         gone(&file, std::fs::remove_file(&file))?;
     }
@@ -313,7 +314,8 @@ fn gone(path: &Path, removed: io::Result<()>) -> Result<()> {
     }
 }
 
-/// What may be in a directory that a new cluster moves into: nothing, or what an earlier one left.
+/// Returns whether a new cluster may use the directory: it must be empty or hold only what an
+/// earlier cluster left.
 pub fn is_free(dir: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();

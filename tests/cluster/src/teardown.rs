@@ -1,11 +1,13 @@
-//! Taking a cluster down, whatever is left of it.
+//! Takes a cluster down, whatever is left of it.
 //!
-//! Data first: unless it is told to throw it away, `down` stops before it ends anything whose store
-//! has bytes that are nowhere else. Then every process on the nodes, the nodes, and the files, the
-//! state last; so it can be called again after each of these steps, and finds nothing to do after
-//! the last. Only processes that are in a namespace of this cluster are ended: while its keeper
-//! lives, the namespace's number is its alone; when it does not, the process must also have been
-//! started with this cluster's name in its environment.
+//! Data comes first: unless it is told to throw data away, `down` stops before it ends anything
+//! whose store has bytes that are nowhere else. Then it ends every process on the nodes and the
+//! nodes themselves, and removes the files, the state last. So it can be called again after each of
+//! these steps, and finds nothing to do after the last.
+//!
+//! Only processes in a namespace of this cluster are ended. While the keeper lives, the namespace's
+//! number belongs to its node alone; once the keeper is gone, the number may have been reused, so a
+//! process must also have this cluster's directory in its environment.
 
 use crate::failure::{Code, Failure, Result};
 use crate::keeper::{self, Tie};
@@ -20,16 +22,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Throw away what is not drained.
+    /// Throw undrained data away.
     pub discard: bool,
     pub keep_logs: bool,
-    /// How long each node may drain.
+    /// How long the drain of each node may take.
     pub timeout: Option<Duration>,
 }
 
-/// The number of its nodes, or `None` if there was no cluster.
+/// Returns the number of nodes that were taken down, or `None` if there was no cluster.
 pub fn down(place: &Place, options: &Options, ties: Vec<Tie>) -> Result<Option<usize>> {
-    // Before the lock, which is a file: nothing is made where no cluster is.
+    // Checked before locking, because taking the lock makes a file: nothing may be made where no
+    // cluster is.
     if State::load_if_any(place)?.is_none() {
         return Ok(None);
     }
@@ -44,7 +47,7 @@ pub fn down(place: &Place, options: &Options, ties: Vec<Tie>) -> Result<Option<u
     Ok(Some(state.nodes.len()))
 }
 
-/// Everything into the files below, and the mounts away.
+/// Drains everything into the canonical files and unmounts.
 fn save_data(place: &Place, state: &State, timeout: Option<Duration>) -> Result<()> {
     let (alive, dead): (Vec<OnNode>, Vec<OnNode>) =
         OnNode::all(place, state).partition(|on| on.node.daemon().is_some());
@@ -57,7 +60,7 @@ fn save_data(place: &Place, state: &State, timeout: Option<Duration>) -> Result<
             format!("{failure}; the cluster stays as it is (--discard throws undrained data away)"),
         )
     };
-    // All at once: nodes drain each other's data.
+    // All nodes are told at once, because they drain each other's data.
     for on in &alive {
         on.drain(false, None).map_err(stays)?;
     }
@@ -105,7 +108,7 @@ fn refuse_loss(on: &OnNode) -> Result<()> {
     ))
 }
 
-/// Ends and removes everything, without a thought for data.
+/// Ends and removes everything without saving data.
 pub fn clear(place: &Place, state: &State, keep_logs: bool, ties: Vec<Tie>) -> Result<()> {
     for node in &state.nodes {
         let cannot =
@@ -129,7 +132,7 @@ pub fn clear(place: &Place, state: &State, keep_logs: bool, ties: Vec<Tie>) -> R
     state::remove(place, state, keep_logs)
 }
 
-/// Every process on the node but its keeper.
+/// Returns every process on the node except its keeper.
 fn processes(place: &Place, node: &Node) -> io::Result<Vec<Process>> {
     let Some(keeper) = &node.keeper else {
         return Ok(Vec::new());
@@ -144,7 +147,8 @@ fn processes(place: &Place, node: &Node) -> io::Result<Vec<Process>> {
         .collect())
 }
 
-/// Ends what runs on the nodes beside keepers and daemons: jobs that do not end by themselves.
+/// Ends everything that runs on the nodes except keepers and daemons: jobs that do not end by
+/// themselves.
 pub fn end_jobs(place: &Place, state: &State) -> io::Result<()> {
     for node in &state.nodes {
         keeper::end_inside(|| {

@@ -1,4 +1,4 @@
-//! Making a cluster: all of it, or nothing.
+//! Makes a cluster: all of it, or nothing.
 
 use crate::failure::{Failure, Result, doing};
 use crate::keeper::{self, Started, Tie};
@@ -9,17 +9,17 @@ use crate::state::{self, Lock, Network, Place, State};
 use crate::teardown;
 use std::os::unix::fs::symlink;
 
-/// What the nodes live as long as.
+/// The event that ends the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// `down`.
+    /// The command `down`.
     UntilDown,
-    /// This process.
+    /// The end of this process.
     WithThisProcess,
 }
 
-/// Returns when all daemons answer. `interrupted` is asked between the steps; whatever fails, what
-/// was made until then is taken away again.
+/// Makes the cluster and returns when all daemons answer. `interrupted` is called between the
+/// steps. On any failure everything that was made until then is removed again.
 pub fn up(plan: &Plan, hold: Hold, interrupted: &dyn Fn() -> bool) -> Result<Vec<Tie>> {
     let place = &plan.place;
     let made_directory = make_directory(place)?;
@@ -44,7 +44,7 @@ pub fn up(plan: &Plan, hold: Hold, interrupted: &dyn Fn() -> bool) -> Result<Vec
     }
 }
 
-/// Whether it had to be made.
+/// Returns whether the directory had to be made.
 fn make_directory(place: &Place) -> Result<bool> {
     match std::fs::create_dir(&place.0) {
         Ok(()) => return Ok(true),
@@ -132,7 +132,8 @@ impl Making<'_> {
         keeper::start(&self.plan.program, &self.plan.place, name, own, binds)
     }
 
-    /// Written down first: from then on somebody else can end it.
+    /// Records the keeper before it may outlive this process: from then on another program can end
+    /// it.
     fn hold(&mut self, started: Started) -> Result<()> {
         self.save()?;
         match self.hold {

@@ -1,4 +1,4 @@
-//! The command line with real daemons: what each command promises, and what is left afterwards.
+//! The command line with real daemons: the effect of each command, and what is left afterwards.
 
 mod common;
 
@@ -12,8 +12,9 @@ use std::process::{Child, Stdio};
 const NOT_THERE: i32 = 5;
 const NOT_RUN: i32 = 125;
 
-/// Two nodes at one path, each with its own name, seeing each other's closed files (S2.1); the
-/// machine itself sees nothing mounted; after `drain --wait` the file below is the file (S4).
+/// Two nodes mount at one path, each with its own name, and see each other's closed files (S2.1).
+/// The machine itself sees no mount. After `drain --wait` the canonical file has the file's content
+/// (S4).
 #[test]
 fn from_up_to_down() {
     let ground = Ground::new();
@@ -57,7 +58,8 @@ fn from_up_to_down() {
     let left: Vec<_> = std::fs::read_dir(ground.state()).unwrap().collect();
     assert_eq!(left.len(), 1, "only the logs stay: {left:?}");
     assert!(ground.state().join("logs/n1.log").exists());
-    // Made again over the logs of the one before, and without any data in it.
+    // Makes a new cluster beside the logs of the previous one. Its stores are empty, so the content
+    // comes from the canonical file.
     ground.ok(ground.up("1", &["--network", "host"]));
     assert_eq!(ground.ok(["exec", "0", "--", "cat", file]), "from-n0\n");
     ground.ok(["down"]);
@@ -67,7 +69,8 @@ fn from_up_to_down() {
     assert!(said.contains("nothing is up"), "{said}");
 }
 
-/// The exit code and both outputs of a command are passed on; what is not there is said.
+/// The exit code and both outputs of a command are passed on; missing nodes and programs are
+/// reported.
 #[test]
 fn exec_passes_on_what_the_command_says() {
     let ground = Ground::new();
@@ -83,13 +86,13 @@ fn exec_passes_on_what_the_command_says() {
     assert_eq!(code(&out), 42);
     assert_eq!(out.stdout, b"out\n");
     assert_eq!(out.stderr, b"err\n");
-    // The program becomes the command, so that a signal is seen as one.
+    // This program is replaced by the command, so the command's death by a signal is visible.
     let out = ground.run(["exec", "0", "--", "sh", "-c", "kill -TERM $$"]);
     assert_eq!(
         std::os::unix::process::ExitStatusExt::signal(&out.status),
         Some(15)
     );
-    // The directory is the caller's.
+    // The working directory is the caller's.
     let mut command = ground.command(["exec", "0", "--", "pwd"]);
     let out = command.current_dir("/usr").output().expect("start");
     assert_eq!(out.stdout, b"/usr\n");
@@ -108,8 +111,8 @@ fn exec_passes_on_what_the_command_says() {
     ground.assert_gone();
 }
 
-/// What was acknowledged survives `kill -9` of a daemon (S5.1), and `down` does not throw it away:
-/// it stops while the only copy is in the store of a node that does not run.
+/// Acknowledged data survives `kill -9` of a daemon (S5.1), and `down` does not throw it away: it
+/// stops while the only copy is in the store of a node that does not run.
 #[test]
 fn a_killed_node_comes_back() {
     let ground = Ground::new();
@@ -145,7 +148,7 @@ fn a_killed_node_comes_back() {
         &format!("tr -d x < {file} | wc -c"),
     ]);
     assert_eq!(sum.trim(), "0");
-    // A daemon that runs is restarted too, and keeps what it has not drained.
+    // A running daemon is restarted too, and keeps what it has not drained.
     ground.ok(["restart", "n1"]);
     let undrained = ground.status()["nodes"][1]["undrained"].as_u64();
     assert_eq!(undrained, Some(300_000));
@@ -155,7 +158,7 @@ fn a_killed_node_comes_back() {
     ground.assert_gone();
 }
 
-/// If a daemon does not start, its own words are shown and nothing is left.
+/// If a daemon does not start, its own message is shown and nothing is left.
 #[test]
 fn a_cluster_that_fails_leaves_nothing() {
     let ground = Ground::new();
@@ -165,7 +168,7 @@ fn a_cluster_that_fails_leaves_nothing() {
     assert!(said.contains("node n0: forebay mount"), "{said}");
     assert!(said.contains("sometimes"), "{said}");
     ground.assert_gone();
-    // The second node fails: the first goes with it.
+    // The second node fails: the first one is removed too.
     let program = fake_forebay(&ground, "n1", "echo 'forebay: no luck today' >&2; exit 1");
     let out = ground.run(ground.up("2", &["--forebay", &program]));
     assert_refused(
@@ -176,7 +179,7 @@ fn a_cluster_that_fails_leaves_nothing() {
     ground.assert_gone();
 }
 
-/// A `forebay` whose `mount` on that node does something else.
+/// Returns a `forebay` whose `mount` on that node runs `instead`.
 fn fake_forebay(ground: &Ground, node: &str, instead: &str) -> String {
     let path = ground.path("forebay-with-a-flaw");
     let real = forebay_tests::prereq::forebay();
@@ -190,7 +193,7 @@ fn fake_forebay(ground: &Ground, node: &str, instead: &str) -> String {
     path.to_str().expect("a plain name").to_owned()
 }
 
-/// An `up` that hangs at the daemon of that node.
+/// Starts an `up` that hangs at the daemon of that node.
 fn half_way(ground: &Ground, node: &str) -> Child {
     let program = fake_forebay(ground, node, "exec sleep 600");
     let mut command = ground.command(ground.up("2", &["--forebay", &program]));
@@ -207,8 +210,8 @@ fn half_way(ground: &Ground, node: &str) -> Child {
     child
 }
 
-/// `up` killed with -9 half way, with only the namespaces made and with one daemon up: `down` finds
-/// everything.
+/// `up` is killed with -9 half way, once with only the namespaces made and once with one daemon up.
+/// `down` finds everything.
 #[test]
 fn down_clears_what_a_killed_up_has_left() {
     for node in ["n0", "n1"] {
@@ -227,12 +230,12 @@ fn down_clears_what_a_killed_up_has_left() {
     }
 }
 
-/// Ctrl-C takes away what was made until then.
+/// Ctrl-C removes everything that was made until then.
 #[test]
 fn an_interrupted_up_leaves_nothing() {
     let ground = Ground::new();
     let mut child = half_way(&ground, "n1");
-    // To the whole group, as a terminal does.
+    // Signals the whole process group, as a terminal does.
     let group = nix::unistd::Pid::from_raw(child.id() as i32);
     nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGINT).expect("signal");
     let status = child.wait().expect("wait for up");
@@ -240,7 +243,7 @@ fn an_interrupted_up_leaves_nothing() {
     ground.assert_gone();
 }
 
-/// `down --discard` ends jobs that hold a mount; without it they are named and nothing happens.
+/// `down --discard` ends jobs that hold a mount; plain `down` names them and changes nothing.
 #[test]
 fn down_does_not_take_a_mount_from_under_a_job() {
     let ground = Ground::new();
@@ -259,7 +262,7 @@ fn down_does_not_take_a_mount_from_under_a_job() {
     assert_eq!(word, "there\n");
 
     let out = ground.run(["down"]);
-    assert_eq!(code(&out), 4, "{}", forebay_tests::bay::text(&out));
+    assert_eq!(code(&out), 4, "{}", forebay_tests::test_mount::text(&out));
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(said.contains(&job.id().to_string()), "{said}");
     assert_eq!(ground.status()["nodes"][0]["state"], "up");
@@ -272,7 +275,7 @@ fn down_does_not_take_a_mount_from_under_a_job() {
     ground.assert_gone();
 }
 
-/// Two clusters beside each other: the same names and addresses, and nothing in common.
+/// Two clusters beside each other have the same names and addresses, and share nothing.
 #[test]
 fn clusters_do_not_meet() {
     let (one, two) = (Ground::new(), Ground::new());
@@ -291,7 +294,7 @@ fn clusters_do_not_meet() {
     two.assert_gone();
 }
 
-/// One sentence for each thing that cannot be done, and nothing made on the way.
+/// Each impossible request is refused with one sentence, and nothing is made on the way.
 #[test]
 fn bad_input_is_refused_in_a_sentence() {
     let ground = Ground::new();

@@ -1,4 +1,4 @@
-//! The library, as other tests use it, and how a node ends with those who made it.
+//! The library as other tests use it, and the end of a node when the process that made it ends.
 
 mod common;
 
@@ -15,8 +15,8 @@ fn up(nodes: usize) -> Cluster {
     Cluster::up(Spec::new(nodes).network(Network::Host)).expect("a cluster")
 }
 
-/// Files written through one node's mount are seen through the other's (S2.1), also from outside
-/// by way of `at`, and survive the node (S5.1).
+/// Files written through one node's mount are visible through the other's (S2.1), also from outside
+/// through `at`, and survive a crash of the daemon (S5.1).
 #[test]
 fn a_test_uses_the_nodes() {
     let cluster = up(2);
@@ -48,8 +48,9 @@ fn a_test_uses_the_nodes() {
     assert_eq!(common::processes_naming(&dir), Vec::<String>::new());
 }
 
-/// Each node has a directory of its own below its daemon, as clients of one file system have mounts of
-/// their own: also after a crash (S5.1), and seen by nobody outside. Daemons get their variables.
+/// Each node has its own directory below its daemon, as clients of one file system have their own
+/// mounts. The directory is still there after a crash (S5.1) and is not visible outside. Daemons
+/// get their variables.
 #[test]
 fn what_is_below_can_differ() {
     forebay_tests::prereq::mounting();
@@ -86,7 +87,8 @@ fn what_is_below_can_differ() {
         assert_eq!(seen.expect("cat on the node"), text);
     }
     assert_eq!(std::fs::read_dir(&backing).unwrap().count(), 0);
-    // By its directory alone, as after an interruption; dropping it afterwards finds nothing to do.
+    // Ends the cluster by its directory alone, as after an interruption. The drop afterwards finds
+    // nothing to do.
     let state = cluster.state_dir().to_owned();
     forebay_cluster::end(&state).unwrap();
     assert!(!state.exists());
@@ -94,7 +96,7 @@ fn what_is_below_can_differ() {
     drop(cluster);
 }
 
-/// A command that does not end is ended with everything it started; the nodes go on.
+/// A command that does not end is ended with everything that it started; the nodes keep running.
 #[test]
 fn a_hang_ends() {
     let mut cluster = up(1);
@@ -108,13 +110,13 @@ fn a_hang_ends() {
     assert!(!left.iter().any(|line| line.contains("sleep")), "{left:?}");
     cluster.set_limit(LONG);
     assert!(cluster.exec(0, "ls", ["-l"]).unwrap().success());
-    // Dropped and not taken down: it goes all the same, with what is not drained.
+    // The cluster is dropped without `down`: it is removed all the same, with its undrained data.
     drop(cluster);
     assert!(!dir.exists());
     assert_eq!(common::processes_naming(&dir), Vec::<String>::new());
 }
 
-/// Ends it, however the test ends.
+/// Kills the process however the test ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -125,8 +127,8 @@ impl Drop for Ended {
     }
 }
 
-/// A keeper whose maker is gone before it said `stay` ends its node: nothing outlives a test that
-/// was killed, or an `up` that had not written the node down yet.
+/// A keeper whose maker is gone before it sent `stay` ends its node: nothing outlives a killed
+/// test, or an `up` that had not recorded the node yet.
 #[test]
 fn a_node_ends_with_its_maker() {
     let ground = Ground::new();

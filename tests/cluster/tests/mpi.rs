@@ -1,12 +1,12 @@
-//! Both MPIs on two nodes: they believe in two hosts, write one file together through the mounts of
-//! both, and the file below is right after the drain.
+//! Both MPIs on two nodes: they see two hosts and write one file together through the mounts of
+//! both, and the canonical file is right after the drain.
 
 mod common;
 
 use common::Ground;
 use forebay_cluster::{Cluster, Mpi, Spec};
-use forebay_tests::bay::assert_same;
 use forebay_tests::daemon_log;
+use forebay_tests::test_mount::assert_same;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn expected(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Rank and host, by rank.
+/// Returns rank and host, sorted by rank.
 fn placement(stdout: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = stdout
         .lines()
@@ -50,8 +50,8 @@ fn placement(stdout: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// S2.1: ranks read what ranks of the other node wrote and closed; S4: so does whoever reads the
-/// file below after the drain. Ranks go round robin.
+/// Ranks read what ranks of the other node wrote and closed (S2.1), and the canonical file has the
+/// same content after the drain (S4). Ranks go round robin.
 fn two_hosts(mpi: Mpi) {
     forebay_tests::prereq::mounting();
     let cluster = Cluster::up(Spec::new(2)).expect("a cluster");

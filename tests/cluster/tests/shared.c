@@ -1,9 +1,10 @@
-/* Ranks write one file together, block by block in turn, and read each other's blocks back.
+/* Ranks write one file collectively, block by block in turn, and read each other's blocks back.
  *
  *   shared FILE BLOCK COUNT
  *
  * Every rank prints `rank R of S on HOST`. The byte at offset o is (o * 7 + o / 251) mod 256,
- * whoever writes it. Ends with 0 if every call worked and every byte that was read is right.
+ * whichever rank writes it. Exits with 0 if every call worked and every byte that was read is
+ * right.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -55,7 +56,8 @@ int main(int argc, char **argv)
         MPI_Offset at = ((MPI_Offset)i * size + rank) * block;
         for (int k = 0; k < block; k++)
             buffer[k] = expected(at + k);
-        /* Together, for which an MPI may choose one rank to do it all; the last one by itself. */
+        /* All blocks but the last are written collectively, for which an MPI may let one rank do
+         * all the I/O; the last one is written independently. */
         if (i + 1 < count)
             check(MPI_File_write_at_all(file, at, buffer, block, MPI_BYTE, MPI_STATUS_IGNORE),
                   "write together");
@@ -65,7 +67,8 @@ int main(int argc, char **argv)
     check(MPI_File_close(&file), "close");
     MPI_Barrier(MPI_COMM_WORLD);
 
-    /* The next rank's blocks: round robin, they come from another node. */
+    /* Read the next rank's blocks: ranks are placed round robin, so these blocks come from another
+     * node. */
     int other = (rank + 1) % size;
     check(MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_RDONLY, MPI_INFO_NULL, &file),
           "open to read");

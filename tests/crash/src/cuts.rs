@@ -1,4 +1,4 @@
-//! Tries what a crash may leave at every moment of a recording.
+//! Tries the states that a crash may leave, at every moment of a recording.
 
 use crate::image::{Loss, Simulation};
 use crate::recorder::Recording;
@@ -19,11 +19,11 @@ pub struct Cuts<'a> {
     /// The first moment that is tried, and how far it is to the next.
     pub from: usize,
     pub stride: usize,
-    /// Of the dice.
+    /// Seed of the random losses.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The outcome of trying cuts.
 #[derive(Debug, Default)]
 pub struct Tried {
     pub cuts: usize,
@@ -54,7 +54,7 @@ impl Tried {
 }
 
 impl Cuts<'_> {
-    /// Every moment, or the one that `FOREBAY_CUT` says. Images are made below `dir`.
+    /// Tries every moment, or only the one that `FOREBAY_CUT` names. Images are made below `dir`.
     pub fn try_all(&self, dir: &Path) -> Tried {
         let only = std::env::var("FOREBAY_CUT").ok();
         let only = only.map(|cut| cut.parse::<usize>().expect("FOREBAY_CUT is a number"));
@@ -87,14 +87,15 @@ impl Cuts<'_> {
             cuts: 1,
             ..Tried::default()
         };
-        // The index as of the last flush; and the one before, if that flush may not have been.
+        // The index as of the last flush is tried, and also the one before, if that flush may not have reached the
+        // disk.
         let known = &self.recording.indexes;
         let newest = known.iter().rposition(|i| i.from <= cut);
         let older = newest
             .filter(|n| known[*n].from == cut)
             .map(|n| n.checked_sub(1));
         for index in [Some(newest), older].into_iter().flatten() {
-            // Torn twice: its dice fall differently each time.
+            // The torn image is tried twice: its random losses differ each time.
             let losses = [Loss::Synced, Loss::Torn, Loss::Torn, Loss::Killed];
             for (n, loss) in losses.into_iter().enumerate() {
                 let mut rng = StdRng::seed_from_u64(self.seed ^ (4 * cut + n) as u64);

@@ -11,7 +11,7 @@ fn canonical(file: &File, op: &'static str) -> impl FnOnce(io::Error) -> StoreEr
     move |source| StoreError::io(op, name, source)
 }
 
-/// Moves up to `max` stripes. `meanwhile` is called between writing them and saying so.
+/// Moves up to `max` stripes. `meanwhile` is called after they were written and before they are recorded as drained.
 pub fn pass(
     file: &File,
     target: &dyn DiskFile,
@@ -76,7 +76,7 @@ pub fn all(file: &File, target: &dyn DiskFile) -> Result<()> {
     )))
 }
 
-/// The whole file as a reader sees it now.
+/// Returns the whole file as a reader sees it now.
 pub fn content(file: &File, target: &dyn DiskFile) -> Result<Vec<u8>> {
     match file.plan(ByteRange::ALL) {
         Err(StoreError::Clean) => canonical_content(file, target),

@@ -1,4 +1,4 @@
-//! A disk on which one call fails, or every call from one on.
+//! A disk on which one call fails, or every call from some call on.
 
 use layout_index::{Disk, DiskFile};
 use std::io::{self, IoSlice};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What a failing write leaves behind.
+/// The part of its data that a failing write leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
     Nothing,
     /// The first half of the bytes.
     Half,
-    /// All of it, although it says that it failed.
+    /// All of the data, although the write says that it failed.
     All,
 }
 
@@ -32,9 +32,9 @@ pub struct Faults {
     /// The number of the call that fails; calls are numbered from zero.
     at: AtomicUsize,
     hits: AtomicUsize,
-    /// Calls that only look are neither counted nor failed.
+    /// Calls that only read are neither counted nor failed.
     changes_only: AtomicBool,
-    /// A sync failed since somebody asked.
+    /// A sync has failed since the last [`Faults::take_sync_failed`].
     sync_failed: AtomicBool,
     sync_hit: AtomicBool,
 }
@@ -60,7 +60,7 @@ impl Faults {
         self.hits.load(Ordering::SeqCst)
     }
 
-    /// A sync failed at any time.
+    /// Returns whether a sync has ever failed.
     pub fn is_sync_hit(&self) -> bool {
         self.sync_hit.load(Ordering::SeqCst)
     }
@@ -110,7 +110,7 @@ impl Faults {
     }
 }
 
-/// Passes what does not fail on to `disk`.
+/// Passes calls that do not fail on to `disk`.
 #[derive(Clone, Debug)]
 pub struct FaultDisk {
     pub faults: Arc<Faults>,

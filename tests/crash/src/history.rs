@@ -1,11 +1,11 @@
-//! What was done to a file and when, and which contents that allows after a crash.
+//! The operations on a file and their times, and the contents that these allow after a crash.
 //!
-//! An operation is *required* when it was acknowledged (and, after a power failure, synced too)
-//! and *possible* when it had begun. A byte may have the value that any possible operation gave
-//! it after the last required one that covers it, or that one's value. Truncates in the log are not
-//! taken apart: whether one happened is decided once for the size and all bytes together, so that
-//! "old size, but zeros" is no outcome. (A truncate of a clean file goes to the canonical file at
-//! once, while the log may still forget that the file was clean: there it is one.)
+//! An operation is *required* when it was acknowledged (and, after a power failure, synced too) and *possible* when
+//! it had begun. A byte may have the value of the last required operation that covers it, or the value that any
+//! possible operation after that one gave it. Truncates in the log are not taken apart: whether one happened is
+//! decided once for the size and all bytes together, so that "old size, but zeros" is no outcome. (A truncate of a
+//! clean file goes to the canonical file at once, while the log may still forget that the file was clean: there it
+//! is an outcome.)
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub enum Effect {
         offset: u64,
         data: Arc<[u8]>,
     },
-    /// `whole` when it went to the log.
+    /// `whole` is true when the truncate went to the log.
     Truncate {
         size: u64,
         whole: bool,
@@ -26,14 +26,14 @@ pub enum Effect {
         end: u64,
         grow: bool,
     },
-    /// The last name went.
+    /// The last name was removed.
     Unlink,
     /// The data was dropped.
     Discard,
 }
 
 impl Effect {
-    /// The value it gives the byte at `at`, if it touches it.
+    /// Returns the value that the effect gives the byte at `at`, if it touches it.
     fn value(&self, at: u64) -> Option<u8> {
         match self {
             Effect::Write { offset, data } => data.get(at.checked_sub(*offset)? as usize).copied(),
@@ -43,7 +43,7 @@ impl Effect {
         }
     }
 
-    /// Sizes it can make of `size`: of a write, each page may be there or not.
+    /// Returns the sizes that the effect can make of `size`: of a write, each page may be there or not.
     fn sizes(&self, size: u64) -> Vec<u64> {
         match self {
             Effect::Write { offset, data } => {
@@ -51,7 +51,7 @@ impl Effect {
                 let pages = (offset / PAGE + 1..end.div_ceil(PAGE)).map(|page| page * PAGE);
                 let unit = layout_index::extent::UNIT_MAX as usize;
                 let records = (*offset..end).step_by(unit).skip(1);
-                // What a failing disk leaves behind half-way.
+                // A failing disk may leave the first half.
                 let half = offset + data.len() as u64 / 2;
                 let parts = pages.chain(records).chain([half, end]);
                 parts.map(|part| size.max(part)).collect()
@@ -88,7 +88,7 @@ impl Effect {
 struct Entry {
     effect: Effect,
     begun: usize,
-    /// When it was acknowledged; an operation that failed never is.
+    /// When the operation was acknowledged; `None` for an operation that failed.
     done: Option<usize>,
 }
 
@@ -97,22 +97,22 @@ struct Entry {
 pub struct History {
     base: Vec<u8>,
     entries: Vec<Entry>,
-    /// From this moment on, so many entries survive a power failure.
+    /// From each of these moments on, so many entries survive a power failure.
     durable: Vec<(usize, usize)>,
-    /// The modification time that was shown from this moment on.
+    /// The modification time that was shown from each of these moments on.
     mtimes: Vec<(usize, Option<u64>)>,
 }
 
-/// Names an operation that has begun.
+/// Identifies an operation that has begun.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Begun(usize);
 
-/// What a crash at some moment may leave of one file.
+/// The states of one file that a crash at some moment may leave.
 #[derive(Clone, Debug)]
 pub struct Expected<'a> {
     base: &'a [u8],
-    /// With whether it is required.
+    /// The effects, each with whether it is required.
     effects: Vec<(&'a Effect, bool)>,
     /// Known only where nothing is in doubt.
     pub mtime: Option<u64>,
@@ -139,7 +139,7 @@ impl History {
         self.entries[begun.0].done = Some(now);
     }
 
-    /// Everything acknowledged so far has been synced.
+    /// Notes that everything acknowledged so far has been synced.
     pub fn synced(&mut self, now: usize) {
         self.durable.push((now, self.entries.len()));
     }
@@ -150,12 +150,13 @@ impl History {
         }
     }
 
-    /// After a kill when only `now` events had happened; all that was acknowledged counts.
+    /// Returns the states allowed after a kill when only `now` events had happened; everything that was acknowledged
+    /// counts.
     pub fn killed(&self, now: usize) -> Expected<'_> {
         self.expected(now, usize::MAX)
     }
 
-    /// After a power failure then; only what was synced must be there.
+    /// Returns the states allowed after a power failure then; only what was synced must be there.
     pub fn power_lost(&self, now: usize) -> Expected<'_> {
         let durable = self.durable.iter().rev().find(|(at, _)| *at <= now);
         self.expected(now, durable.map_or(0, |(_, entries)| *entries))
@@ -183,7 +184,7 @@ impl History {
         }
     }
 
-    /// The contents when nothing crashed, as far as nothing is in doubt.
+    /// Returns the contents when nothing crashed, as far as nothing is in doubt.
     pub fn content(&self) -> Vec<u8> {
         let mut bytes = self.base.clone();
         for entry in self.entries.iter().filter(|e| e.done.is_some()) {
@@ -193,7 +194,7 @@ impl History {
     }
 }
 
-/// With more truncates in doubt than this, bytes and size are judged apart.
+/// If more truncates than this are in doubt, bytes and size are judged apart.
 const TRUNCATES: u32 = 6;
 const BLOCK: usize = 1024;
 const PAGE: u64 = 4096;
@@ -207,13 +208,13 @@ impl Expected<'_> {
         self.find(|e| matches!(e, Effect::Discard))
     }
 
-    /// Whether it happened for certain, if it began at all.
+    /// Returns whether the effect happened for certain, or `None` if it never began.
     fn find(&self, what: impl Fn(&Effect) -> bool) -> Option<bool> {
         let found = self.effects.iter().filter(|(effect, _)| what(effect));
         found.map(|(_, required)| *required).max()
     }
 
-    /// Says in one sentence why `actual` is none of the contents that are allowed.
+    /// Checks `actual`. The error says in one sentence why it is none of the contents that are allowed.
     pub fn check(&self, actual: &[u8]) -> Result<(), String> {
         let in_doubt: Vec<usize> = (0..self.effects.len())
             .filter(|n| {

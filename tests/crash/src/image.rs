@@ -3,7 +3,7 @@
 //! | image | file contents | names |
 //! |---|---|---|
 //! | `Synced` | what a completed sync of the file covered | what a completed sync of the directory covered |
-//! | `Torn` | that, and of every later write each 4 KiB page by the toss of a coin | that, and each later creation or removal by the toss of a coin |
+//! | `Torn` | that, and by chance each 4 KiB page of later writes | that, and by chance later creations and removals |
 //! | `Killed` | everything | everything |
 //!
 //! Preallocated room that was not synced may be there or not, and reads as zeros.
@@ -59,7 +59,7 @@ impl Change {
         }
     }
 
-    /// As `apply`, page by page as luck has it.
+    /// Like `apply`, but only by chance: with probability `luck`, and for a write page by page.
     fn apply_torn(&self, bytes: &mut Vec<u8>, rng: &mut StdRng, luck: f64) {
         let Change::Write { offset, data } = self else {
             if rng.random_bool(luck) {
@@ -88,7 +88,7 @@ fn put(bytes: &mut Vec<u8>, offset: u64, data: &[u8]) {
     bytes[start..end].copy_from_slice(data);
 }
 
-/// What a name leads to; directories are names too.
+/// The target of a name; directories are names too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Dir,
@@ -97,10 +97,10 @@ enum Node {
 
 type Names = BTreeMap<PathBuf, Node>;
 
-/// Names that appeared (`Some`) or went (`None`) in one call.
+/// Names that appeared (`Some`) or disappeared (`None`) in one call.
 type NameChange = Vec<(PathBuf, Option<Node>)>;
 
-/// The disk, event by event.
+/// The state of the disk, moved on event by event.
 #[derive(Clone, Debug, Default)]
 pub struct Simulation {
     bodies: Vec<Body>,
@@ -213,7 +213,7 @@ impl Simulation {
         make(root)?;
         let mut made = BTreeSet::from([PathBuf::new()]);
         for (path, node) in &names {
-            // A name whose directory is not there is not there either.
+            // A name does not exist if its directory does not.
             if !path.parent().is_some_and(|p| made.contains(p)) {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! What a power failure, a killed daemon or a failing disk leaves behind, and whether the store
-//! keeps its promises over it.
+//! Tests what a power failure, a killed daemon or a failing disk leaves behind, and whether the store keeps its
+//! promises over it.
 //!
 //! ```text
 //! script ─▶ rig (store, files, mini-drain) ─▶ Recorder ─▶ events ─▶ image at every cut ─▶ verify
@@ -25,8 +25,8 @@ pub mod verify;
 
 use std::path::Path;
 
-/// A directory for stores and images: in memory where there is one, since what matters here is
-/// what was synced by the rules, not by the machine.
+/// Makes a directory for stores and images: in memory where that is possible, since these tests decide by rules what
+/// is synced, and do not depend on what the machine syncs.
 pub fn scratch() -> std::io::Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() {
@@ -39,7 +39,7 @@ pub fn scratch() -> std::io::Result<tempfile::TempDir> {
         .tempdir_in(place)
 }
 
-/// A number from the environment, or what is usual.
+/// Returns a number from the environment, or `usual`.
 pub fn setting(name: &str, usual: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text

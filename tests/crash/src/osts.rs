@@ -1,6 +1,6 @@
-//! OSTs that are directories on the tested disk, and the way of a file's bytes through subfiles on
-//! them in the order that the flusher keeps, on the caller's thread, so that a script decides what
-//! happens between two steps.
+//! OSTs that are directories on the tested disk, and the way of a file's bytes through subfiles on them. The order
+//! of steps is the flusher's, but they run on the caller's thread, so that a script decides what happens between two
+//! of them.
 
 use crate::drain::STRIPE;
 use layout_index::checksum::crc32c;
@@ -13,7 +13,7 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file has a subfile on each.
+/// Number of OSTs. A file has a subfile on each.
 pub const OSTS: u32 = 2;
 
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct Osts {
     root: PathBuf,
 }
 
-/// Bytes that are in subfiles, neither synced nor recorded.
+/// Bytes that are in subfiles, but neither synced nor recorded.
 #[derive(Debug, Default)]
 pub struct Copied {
     pub units: Vec<Subfiled>,
@@ -54,7 +54,8 @@ impl Osts {
         self.disk.sync_dir(&self.root)
     }
 
-    /// Up to `max` stripes, dealt over the OSTs in turn. `Clean` and `Full` mean: not now.
+    /// Copies up to `max` stripes, spread over the OSTs in turn. `Clean` and `Full` mean that this cannot be done
+    /// now.
     pub fn copy(&self, store: &Store, file: &File, max: usize) -> Result<Copied> {
         let mut copied = Copied::default();
         for stripe in file.log_stripes(STRIPE, 0, max)? {
@@ -136,13 +137,13 @@ impl Osts {
         match file.add_subfile(subfile.clone()) {
             Ok(()) => Ok(subfile),
             Err(error) => match self.disk.remove(&path) {
-                // What stays is an orphan.
+                // A subfile that stays is an orphan.
                 Ok(()) | Err(_) => Err(error),
             },
         }
     }
 
-    /// Removes what may be removed. What an error leaves there is found at the next start.
+    /// Removes the subfiles that may be removed. Those that an error leaves there are found at the next start.
     pub fn remove_retired(&self, store: &Store) -> Result<()> {
         for gone in store.take_retired_subfiles()? {
             let path = self.dir(gone.row().ost).join(&gone.row().name);
@@ -154,7 +155,7 @@ impl Osts {
         Ok(())
     }
 
-    /// As the flusher does when it starts.
+    /// Removes orphans, as the flusher does when it starts.
     pub fn remove_orphans(&self, store: &Store) -> Result<()> {
         for ost in 0..OSTS {
             for name in self.names(ost)? {
@@ -181,7 +182,7 @@ impl Copied {
         self.units.first().map(|unit| unit.range)
     }
 
-    /// Syncs the subfiles and has the log give up its copy. Gives the bytes that were moved.
+    /// Syncs the subfiles and makes the log give up its copy. Returns the number of bytes that were moved.
     pub fn record(&self, file: &File) -> Result<u64> {
         for (subfile, open) in &self.written {
             let name = &subfile.row().name;

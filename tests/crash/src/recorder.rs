@@ -1,9 +1,8 @@
-//! A disk that does what it is told and remembers every call, in order.
+//! A disk that does what it is told and records every call, in order.
 //!
-//! The copies of the index: before each event the index's directory is looked at, and when RocksDB
-//! changed it since the event before, it is copied. So each copy has the number of the first event
-//! that happened after it; whether a power failure just before that event finds the old or the new
-//! one is unknown, and both are tried.
+//! Copies of the index: before each event the recorder checks the index's directory, and copies it when RocksDB has
+//! changed it since the last event. So each copy has the number of the first event that happened after it. Whether a
+//! power failure just before that event finds the old index or the new one is unknown, and both are tried.
 
 use layout_index::{Disk, DiskFile, RealDisk};
 use parking_lot::Mutex;
@@ -55,7 +54,7 @@ pub enum Event {
     },
 }
 
-/// The index as it was on the disk from (before) event `from` on.
+/// The index as it was on the disk from event `from` on, and just before it.
 #[derive(Clone, Debug)]
 pub struct IndexCopy {
     pub from: usize,
@@ -98,7 +97,7 @@ impl Recorder {
         }))
     }
 
-    /// How many events there were: the time, as histories count it.
+    /// Returns how many events there were: the time, as histories count it.
     pub fn now(&self) -> usize {
         let mut tape = self.0.tape.lock();
         self.0.look_at_index(&mut tape);
@@ -121,7 +120,7 @@ impl Inner {
             .to_path_buf()
     }
 
-    /// Does `call`, and notes it if it succeeded.
+    /// Does `call`, and records the event if it succeeded.
     fn record<T>(
         &self,
         call: impl FnOnce() -> io::Result<T>,
@@ -144,7 +143,7 @@ impl Inner {
             return;
         }
         let copy = self.copies.join(format!("{:06}", tape.indexes.len()));
-        // RocksDB tidies up in the background: a copy counts when nothing moved under it.
+        // RocksDB tidies up in the background: a copy counts only if nothing changed while it was made.
         for attempt in 0.. {
             assert!(attempt < 1000, "the index does not come to rest");
             if copy_index(&index, &copy).is_ok() {
@@ -166,7 +165,7 @@ impl Inner {
     }
 }
 
-/// RocksDB's own log and lock say nothing about its contents.
+/// Returns false for RocksDB's own log and lock, which say nothing about its contents.
 fn is_content(name: &Path) -> bool {
     name.to_str()
         .is_some_and(|n| !n.starts_with("LOG") && n != "LOCK")
@@ -178,20 +177,20 @@ fn listing(dir: &Path) -> Option<Vec<(PathBuf, u64)>> {
         let entry = entry.ok()?;
         let name = PathBuf::from(entry.file_name());
         if is_content(&name) {
-            // Removed between listing and looking: it is not there.
+            // A file that was removed after it was listed does not count.
             let Ok(meta) = entry.metadata() else { continue };
             names.push((name, meta.len()));
         }
     }
     names.sort();
-    // A database that is just being made is none yet.
+    // A database that is just being made does not count yet.
     names
         .iter()
         .any(|(n, _)| n.as_os_str() == "CURRENT")
         .then_some(names)
 }
 
-/// Tables never change once written and are linked, the rest is copied.
+/// Copies the index. Tables never change once written and are linked; the rest is copied.
 pub fn copy_index(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {
@@ -321,7 +320,7 @@ impl DiskFile for RecordedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Noted, not done: the image is built from the notes.
+        // The sync is recorded and not done: the image is built from the records.
         self.inner
             .record(|| Ok(()), |_| Event::Sync { inode: self.inode })
     }

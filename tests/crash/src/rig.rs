@@ -1,5 +1,4 @@
-//! A store with a few files on some disk, driven as the overlay drives it, with a history of each
-//! file beside it.
+//! A store with a few files on some disk, used as the overlay uses it, with a history of each file beside it.
 
 use crate::drain;
 use crate::history::{Effect, History};
@@ -16,7 +15,7 @@ mod subfile;
 
 pub use subfile::Late;
 
-/// The moment, for histories. Anything that never goes back will do.
+/// Returns the moment, for histories. Any number that never goes back will do.
 pub type Clock = Arc<dyn Fn() -> usize + Send + Sync>;
 
 pub struct Slot {
@@ -30,7 +29,7 @@ pub struct Slot {
     canonical_dirty: bool,
     /// The canonical file was cut while the store knew nothing of it.
     cut: bool,
-    /// Unlinked, but open.
+    /// The file is unlinked, but open.
     unlinked: bool,
 }
 
@@ -41,22 +40,22 @@ pub struct Rig {
     osts: Osts,
     store: Option<Arc<Store>>,
     pub slots: Vec<Slot>,
-    /// Files whose last name and handle went.
+    /// Files whose last name and last handle are gone.
     pub gone: Vec<Slot>,
-    /// The canonical files were there from this moment on.
+    /// The moment from which on the canonical files were there.
     pub started: usize,
-    /// Writes that found no room in the log.
+    /// Number of writes that found no room in the log.
     pub full: usize,
-    /// Bytes that went to subfiles.
+    /// Number of bytes that went to subfiles.
     pub moved: u64,
     capacity: u64,
     next_ino: u64,
     next_data: u64,
 }
 
-/// Room for everything.
+/// A capacity with room for everything.
 pub const CAPACITY: u64 = 14 << 20;
-/// Fewer segments than lanes: who comes late finds none.
+/// A capacity with fewer segments than lanes: the last lanes find none.
 pub const TIGHT: u64 = 5 << 20;
 
 pub fn options(root: &Path, capacity: u64) -> StoreOptions {
@@ -79,8 +78,7 @@ pub fn canonical_path(root: &Path, id: FileId) -> PathBuf {
 }
 
 impl Rig {
-    /// Makes `files` canonical files, every second one with something in it. The store is
-    /// still to be opened.
+    /// Makes `files` canonical files, every second one with something in it. The store is not opened yet.
     pub fn new(
         root: &Path,
         disk: Arc<dyn Disk>,
@@ -148,7 +146,7 @@ impl Rig {
         })
     }
 
-    /// Bytes that were never written before; none is zero.
+    /// Returns bytes that were never written before; none is zero.
     fn data(&mut self, len: usize) -> Arc<[u8]> {
         self.next_data += 1;
         let mut state = self.next_data.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -163,7 +161,7 @@ impl Rig {
         bytes.into()
     }
 
-    /// Opens the store. Files that were unlinked when the last daemon went are dropped by it.
+    /// Opens the store. It drops the files that were unlinked when the last daemon ended.
     pub fn open(&mut self) -> Result<RecoveryReport> {
         let now = self.now();
         let slots = self.slots.iter_mut().enumerate();
@@ -183,7 +181,7 @@ impl Rig {
         }
         store.set_subfiles(Arc::new(self.osts.clone()));
         match self.osts.remove_orphans(&store) {
-            // What stays is found at the next start.
+            // Orphans that stay are found at the next start.
             Ok(()) | Err(_) => {}
         }
         self.store = Some(store);
@@ -202,7 +200,7 @@ impl Rig {
         self.slots[n].file.clone().expect("the store is open")
     }
 
-    /// File `n`, or the next one that has something in the log.
+    /// Returns file `n`, or the next one that has something in the log.
     pub fn dirty_or(&self, n: usize) -> usize {
         let count = self.slots.len();
         let mut all = (0..count).map(|i| (n + i) % count);
@@ -220,7 +218,7 @@ impl Rig {
         let begun = self.slots[n].history.begin(begun, effect);
         let result = act(self);
         let now = self.now();
-        // A broken log takes no times.
+        // A broken log records no times.
         let broken = self.store().failure().is_some();
         let mtime = self.file(n).stat().map(|s| s.mtime.0).filter(|_| !broken);
         let history = &mut self.slots[n].history;
@@ -257,7 +255,7 @@ impl Rig {
         self.note(n, Effect::Unlink, |rig| rig.file(n).mark_unlinked())
     }
 
-    /// As the overlay: into the log, or through to the canonical file when the log cannot.
+    /// Writes as the overlay does: into the log, or through to the canonical file when the log cannot take the data.
     pub fn write(&mut self, n: usize, lane: u64, offset: u64, len: u64) -> Result<()> {
         let data = self.data(len as usize);
         let effect = Effect::Write {
@@ -319,7 +317,7 @@ impl Rig {
 
     pub fn zero(&mut self, n: usize, range: ByteRange, grow: bool) -> Result<()> {
         match self.begin(n) {
-            // The overlay would turn to the canonical file, which is no business of the store's.
+            // The overlay would use the canonical file then, which does not concern the store.
             Err(StoreError::Full) => return Ok(()),
             other => other?,
         }
@@ -347,7 +345,7 @@ impl Rig {
         Ok(())
     }
 
-    /// As the overlay's fdatasync.
+    /// Does what the overlay does for fdatasync.
     pub fn fsync(&mut self, n: usize) -> Result<()> {
         let file = self.file(n);
         file.sync()?;
@@ -371,7 +369,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The log is durable; so is every file that has nothing beside it.
+    /// Notes that the log is durable, and so is every file that has nothing unsynced in its canonical file.
     fn log_synced(&mut self) {
         let now = self.now();
         for slot in self.slots.iter_mut().filter(|slot| !slot.canonical_dirty) {
@@ -395,8 +393,8 @@ impl Rig {
         self.store().tidy()
     }
 
-    /// Drains up to `max` stripes; with `late`, a write hits one between its copy and the word
-    /// that it is drained.
+    /// Drains up to `max` stripes. With `late`, a write hits one of them after it was copied and before it is
+    /// recorded as drained.
     pub fn drain(&mut self, n: usize, max: usize, late: Option<(u64, u64)>) -> Result<()> {
         let (file, canonical) = (self.file(n), self.slots[n].canonical.clone());
         if file.is_unlinked() {
@@ -429,13 +427,13 @@ impl Rig {
     pub fn unlink(&mut self, n: usize) -> Result<()> {
         self.slots[n].unlinked = true;
         if self.file(n).is_clean() {
-            // The store need not know; should it hear of the file again, it is told then.
+            // The store need not know. If it hears of the file again, it is told then.
             return Ok(());
         }
         self.mark_unlinked(n)
     }
 
-    /// The last handle of an unlinked file goes; a new file takes its place.
+    /// Closes the last handle of an unlinked file; a new file takes its place.
     pub fn discard(&mut self, n: usize) -> Result<()> {
         self.note(n, Effect::Discard, |rig| rig.file(n).discard())?;
         self.replace(n)
@@ -453,7 +451,7 @@ impl Rig {
         self.slots[n].unlinked
     }
 
-    /// The daemon is gone from one moment to the next.
+    /// Ends the daemon from one moment to the next.
     pub fn kill(&mut self) {
         for slot in &mut self.slots {
             slot.file = None;
@@ -463,9 +461,9 @@ impl Rig {
 
     pub fn kill_and_open(&mut self) -> Result<RecoveryReport> {
         self.kill();
-        // What was done to a clean file is the backing's own affair, and a killed daemon's
-        // memory of it is gone. That the backing still has it only in memory when the next
-        // daemon begins a life there is not covered, and not tried.
+        // Changes of a clean file are the backing's own affair, and a killed daemon's memory of them is gone. The
+        // case that the backing still has such a change only in memory when the next daemon begins a dirty period
+        // there is not covered, and not tried.
         for slot in self.slots.iter_mut().filter(|slot| slot.cut) {
             let synced = slot.canonical.sync();
             synced.map_err(|e| StoreError::io("sync", "canonical", e))?;

@@ -1,4 +1,4 @@
-//! The workload: operations drawn from a seed, alike on every run.
+//! The workload: operations drawn from a seed, the same on every run.
 
 use crate::rig::Rig;
 use layout_index::{ByteRange, Result};
@@ -11,14 +11,14 @@ mod subfile;
 /// Files stay below this size.
 const SPACE: u64 = 640 * 1024;
 
-/// When scenes are played that would hardly ever come up by chance.
+/// The steps at which scenes are played that would hardly ever come up by chance.
 const ORPHAN_AT: usize = 2;
 const COMPACT_AT: usize = 4;
 const OVER_AT: usize = 6;
 const TRIM_AT: usize = 9;
 const FORGET_AT: usize = 11;
 
-/// One step of the script, for messages and for doing it.
+/// One step of the script, for messages and for running it.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Small writes one after the other, which share units.
@@ -80,21 +80,21 @@ pub enum Step {
     },
     Kill,
     Reopen,
-    /// Writes, is killed, and the next daemon syncs what the first one wrote.
+    /// Writes and kills the daemon; the next daemon syncs what the first one wrote.
     Orphan {
         n: usize,
         lane: u64,
     },
-    /// Writes through over what the log has, and syncs the log only.
+    /// Writes through over data that the log has, and syncs only the log.
     Over {
         n: usize,
         offset: u64,
     },
-    /// Unlinks a file of which the index has everything, and moves the checkpoint past that.
+    /// Unlinks a file of which the index has everything, and moves the checkpoint past the unlink.
     Forget {
         n: usize,
     },
-    /// Leaves a segment mostly dead, has it compacted and freed.
+    /// Leaves a segment mostly dead, and has it compacted and freed.
     Compact {
         n: usize,
         lane: u64,
@@ -104,7 +104,7 @@ pub enum Step {
         n: usize,
         size: u64,
     },
-    /// Something on the way through subfiles.
+    /// A step on the way through subfiles.
     Sub(SubStep),
 }
 
@@ -128,7 +128,7 @@ impl Script {
         }
     }
 
-    /// A workload of which a good part goes through subfiles.
+    /// Makes a workload of which a good part goes through subfiles.
     pub fn with_subfiles(seed: u64, files: usize) -> Script {
         Script {
             subfiles: true,
@@ -221,7 +221,7 @@ impl Script {
     }
 }
 
-/// The scene at step `drawn`, if there is one.
+/// Returns the scene at step `drawn`, if there is one.
 fn scene(drawn: usize, n: usize, lane: u64, offset: u64) -> Option<Step> {
     Some(match drawn {
         ORPHAN_AT => Step::Orphan { n, lane },
@@ -269,7 +269,7 @@ impl Step {
                 offset,
                 len,
             } => rig.write(n, lane, offset, len),
-            // Mostly where the log has something: on clean files these do not concern it.
+            // These mostly hit files of which the log has something: on clean files they do not concern the log.
             Step::Through { n, offset, len } if offset % 4 > 0 => {
                 rig.through(rig.dirty_or(n), offset, len)
             }
@@ -298,9 +298,9 @@ impl Step {
     }
 }
 
-/// After the first truncate the canonical file loses bytes that only the truncate makes void;
-/// after the second it is given bytes, synced before, beyond the place where it is cut. The last
-/// one makes it grow: only the end of the drain tells the canonical file.
+/// After the first truncate the canonical file loses bytes that only the truncate makes void; after the second,
+/// synced bytes are drained to it beyond the place where it is cut. The last truncate makes the file grow: the
+/// canonical file learns that only at the end of the drain.
 fn trim(rig: &mut Rig, n: usize, size: u64) -> Result<()> {
     rig.write(n, 0, 0, SPACE / 2 + 100_000)?;
     rig.fsync(n)?;

@@ -1,4 +1,4 @@
-//! Opens an image as the next daemon would and holds it against the histories.
+//! Opens an image as the next daemon would, and compares it with the histories.
 
 use crate::drain;
 use crate::history::Expected;
@@ -20,13 +20,13 @@ struct Seen {
 pub enum Depth {
     /// Recover, compare, drain, compare, reopen.
     Once,
-    /// The same with a checkpoint and a second crash after the first comparison, and what is in
-    /// the log moved to subfiles.
+    /// The same, with a checkpoint and a second crash after the first comparison, and with the data in the log moved
+    /// to subfiles.
     Twice,
 }
 
-/// Recovers the store below `root`, compares every file with what `expected` allows, drains it
-/// and compares again. Says what is wrong in one sentence.
+/// Recovers the store below `root`, compares every file with what `expected` allows, drains it and compares again.
+/// The error says in one sentence what is wrong.
 pub fn image<'a>(
     root: &Path,
     loss: Loss,
@@ -37,7 +37,7 @@ pub fn image<'a>(
     let store = open(root, loss)?;
     let mut seen = Vec::new();
     for slot in slots.clone() {
-        // Made later than the cut: no such file yet.
+        // The file was made after the cut: it does not exist yet.
         let path = canonical_path(root, slot.id);
         if !path.exists() {
             continue;
@@ -105,7 +105,7 @@ fn compare(
     expected: &Expected<'_>,
 ) -> Result<Vec<u8>, String> {
     let content = drain::content(file, canonical).map_err(|e| format!("reading failed: {e}"))?;
-    // Without a name no handle outlived the crash: the data is dropped when the store is opened.
+    // No handle of a file without a name outlived the crash: its data is dropped when the store is opened.
     let dropped = expected.discarded().max(expected.unlinked());
     if dropped == Some(true) && !file.is_clean() {
         return Err("the data of an unlinked file is back".into());
@@ -126,7 +126,7 @@ fn compare(
     Ok(content)
 }
 
-/// The recovered store moves its checkpoint and is killed again: nothing may change.
+/// Moves the checkpoint of the recovered store and kills it again: nothing may change.
 fn second_crash(
     root: &Path,
     loss: Loss,
@@ -136,7 +136,7 @@ fn second_crash(
     store
         .checkpoint()
         .map_err(|e| format!("checkpoint after recovery: {e}"))?;
-    // Every file holds the store's insides: all go before the directory can be opened again.
+    // Every `File` holds a part of the store: all must go before the directory can be opened again.
     let kept: Vec<_> = seen
         .into_iter()
         .map(|s| {
@@ -171,7 +171,7 @@ fn second_crash(
     Ok((store, seen))
 }
 
-/// What is in the log goes to subfiles, also to those that the crash left: nothing may change.
+/// Moves what is in the log to subfiles, also to those that the crash left: nothing may change.
 fn move_one(root: &Path, store: &Store, seen: &Seen) -> Result<(), String> {
     match osts(root).copy(store, &seen.file, usize::MAX) {
         Err(StoreError::Clean | StoreError::Full) => return Ok(()),
@@ -186,8 +186,8 @@ fn move_one(root: &Path, store: &Store, seen: &Seen) -> Result<(), String> {
     Ok(())
 }
 
-/// No subfile is on the OSTs when nothing is undrained. What a probe was writing when the store was killed stays
-/// there until it is an hour old (S9.6).
+/// Checks that no subfile is on the OSTs when nothing is undrained. A file that a probe was writing when the store
+/// was killed stays there until it is an hour old (S9.6).
 fn no_subfiles(root: &Path, store: &Store) -> Result<(), String> {
     let osts = osts(root);
     osts.remove_retired(store)
@@ -220,7 +220,7 @@ fn drain_one(seen: &Seen) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing is left in the books or the segments of a drained store.
+/// Checks that a drained store has neither live nor undrained bytes.
 fn settle(store: &Store) -> Result<(), String> {
     for _ in 0..2 {
         store

@@ -1,7 +1,7 @@
-//! Every single I/O call of a scripted workload fails in turn: an error comes out or the bytes go
-//! another way, nothing acknowledged is lost, and the next start on a healthy disk is clean.
+//! Every single I/O call of a scripted workload fails in turn: an error comes out or the bytes go another way,
+//! nothing acknowledged is lost, and the next start on a healthy disk is clean.
 //!
-//! Promises S5, S6, S7, S9. `FOREBAY_SEED` chooses the workload, `FOREBAY_CALL` one call of it.
+//! Checks S5, S6, S7 and S9. `FOREBAY_SEED` chooses the workload, `FOREBAY_CALL` one call of it.
 
 use forebay_crash::fault::{Fault, FaultDisk, Faults, Leaves};
 use forebay_crash::image::{Loss, Simulation};
@@ -19,17 +19,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const FILES: usize = 3;
 const STEPS: usize = 40;
-/// The last scene of the way through subfiles, and a little more.
+/// Enough steps for the last scene of the way through subfiles, and a little more.
 const SUBFILE_STEPS: usize = 8;
 
-/// Which way bytes go to the canonical files.
+/// The way on which bytes go to the canonical files.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Straight,
     Subfiles,
 }
 
-/// Runs the workload with call `at` failing. Gives the number of calls it made.
+/// Runs the workload with call `at` failing. Returns the number of calls that it made.
 fn run(way: Way, seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize, String> {
     let (root, copies) = (dir.join("live"), dir.join("copies"));
     for path in [dir, &root, &copies] {
@@ -58,7 +58,7 @@ fn run(way: Way, seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize
     }
     rig.kill();
     let slots = rig.slots.iter().chain(&rig.gone);
-    // Of faults that were no failed sync a sample is enough.
+    // Of the faults that were no failed sync a sample is enough.
     if faults.is_sync_hit() || at.is_multiple_of(8) {
         power_failure(&recorder.finish(), at as u64, dir, slots.clone())
             .map_err(|why| format!("after a power failure at the end: {why}"))?;
@@ -69,7 +69,7 @@ fn run(way: Way, seed: u64, fault: Fault, at: usize, dir: &Path) -> Result<usize
     Ok(calls)
 }
 
-/// The fault was bad enough, but at the end the power goes as well.
+/// After a run with a fault the power fails as well.
 fn power_failure<'a>(
     recording: &Recording,
     seed: u64,
@@ -102,7 +102,7 @@ fn work(way: Way, seed: u64, rig: &mut Rig, faults: &Faults) -> Result<(), Strin
     };
     for n in 0..steps {
         if !rig.is_open() && rig.open().is_err() && rig.open().is_err() {
-            // A disk that died: nothing more can be done here.
+            // The disk has died: nothing more can be done here.
             return Ok(());
         }
         let step = script.draw();
@@ -118,7 +118,7 @@ fn work(way: Way, seed: u64, rig: &mut Rig, faults: &Faults) -> Result<(), Strin
     Ok(())
 }
 
-/// A file of which the log knows nothing is synced even where the log is broken.
+/// Returns whether the step syncs a file of which the log knows nothing: that succeeds even where the log is broken.
 fn is_beside(step: &Step, rig: &Rig) -> bool {
     matches!(step, Step::Fsync { n } if rig.file(*n).is_clean())
 }
@@ -184,8 +184,8 @@ fn a_disk_that_dies_at_any_call() {
     });
 }
 
-/// S9.2: making, writing, syncing and removing subfiles, and the log's words about them. Failing
-/// looks are the other workload's.
+/// S9.2: the calls that make, write, sync and remove subfiles fail, and those that write the log's records about
+/// them. Failing reads are left to the other workload.
 #[test]
 fn a_failure_at_any_call_on_the_way_through_subfiles() {
     for (errno, stride) in [(libc::EIO, 1), (libc::ENOSPC, 2)] {
@@ -197,7 +197,7 @@ fn a_failure_at_any_call_on_the_way_through_subfiles() {
     }
 }
 
-/// RocksDB does its own I/O, so its disk is taken away under it.
+/// RocksDB does its own I/O, so its directory is taken away under it.
 #[test]
 fn an_index_that_cannot_be_written_stops_the_store_and_loses_nothing() {
     let dir = scratch().unwrap();

@@ -1,17 +1,19 @@
-//! The real drain against a canonical file whose every call fails in turn: the error sticks to
-//! the file, nothing is given back before the canonical file has it, and
-//! when the file system is well again the drain finishes by itself.
+//! The real drain works against a canonical file whose every call fails in turn: the error sticks to the file, the
+//! log gives nothing up before the canonical file has it, and when the file system is well again the drain finishes
+//! by itself.
 //!
-//! Promises S4, S6.
+//! Checks S4 and S6.
 
-use flusher::{Canonicals, Flusher, Policy, Selection, Settings, Verdict};
+use flusher::{Flusher, Policy, Selection, Settings, Verdict};
 use forebay_crash::fault::{Fault, FaultFile, Faults, Leaves};
 use forebay_crash::image::{Loss, Simulation};
 use forebay_crash::recorder::Recorder;
 use forebay_crash::rig::{CAPACITY, Rig, options};
 use forebay_crash::verify::{self, Depth};
 use forebay_crash::{drain, scratch};
-use layout_index::{ByteRange, DiskFile, File, FileId, RealDisk, Store};
+use layout_index::{
+    ByteRange, CanonicalFiles, DiskFile, File, FileId, FileSettings, RealDisk, Store,
+};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::io;
@@ -21,25 +23,25 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One canonical file, behind a counter.
+/// One canonical file, whose calls are counted.
 struct One {
     id: FileId,
     file: Arc<dyn DiskFile>,
 }
 
-impl Canonicals for One {
-    fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+impl CanonicalFiles for One {
+    fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
         Ok((file.id() == self.id).then(|| self.file.clone()))
     }
 
-    fn finished(&self, _id: FileId) {}
+    fn file_clean(&self, _id: FileId) {}
 }
 
-/// Calls fail from one on until the file system is healed, or just the one.
+/// How calls fail: from one on until the file system is healed, or just the one.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     for_good: bool,
-    /// Stripes are read back, which finds some failures that nobody told of.
+    /// Stripes are read back, which finds some failures that were not reported.
     verify: bool,
 }
 
@@ -60,7 +62,6 @@ const WAYS: [Way; 3] = [
 
 fn settings(verify: bool) -> Settings {
     Settings {
-        policy: Policy::Never,
         stripe: drain::STRIPE,
         concurrency: 1,
         retry_min: Duration::from_millis(2),
@@ -71,8 +72,8 @@ fn settings(verify: bool) -> Settings {
     }
 }
 
-/// Full and half-written stripes, many small runs in one, a hole, a truncate yet to be applied,
-/// and extents in the index as well as in memory: all of it synced.
+/// Writes full and half-written stripes, many small runs in one stripe, a hole, a truncate yet to be applied, and
+/// extents in the index as well as in memory, and syncs all of it.
 fn fill(rig: &mut Rig) -> layout_index::Result<()> {
     rig.write(0, 0, 300_000, 200_000)?;
     rig.truncate(0, 150_000)?;
@@ -97,7 +98,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Call `at` on the canonical file fails. Gives the calls made.
+/// Runs the drain with call `at` on the canonical file failing. Returns the number of calls.
 fn run(dir: &Path, at: usize, errno: i32, way: Way) -> Result<usize, String> {
     let (root, copies) = (dir.join("live"), dir.join("copies"));
     for path in [dir, &root, &copies] {
@@ -126,6 +127,10 @@ fn run(dir: &Path, at: usize, errno: i32, way: Way) -> Result<usize, String> {
             real: rig.slots[0].canonical.clone(),
         }),
     };
+    rig.store().set_file_settings(FileSettings {
+        drain: Policy::Never,
+        ..FileSettings::default()
+    });
     let flusher = Flusher::start(
         rig.store().clone(),
         Arc::new(canonicals),
@@ -135,8 +140,8 @@ fn run(dir: &Path, at: usize, errno: i32, way: Way) -> Result<usize, String> {
     .map_err(|e| e.to_string())?;
     let drain = flusher.drain(Selection::All);
     let file = rig.file(0);
-    // How stripes and syncs fall together varies by a call: the last may not come. A single
-    // failure is over before anybody can look.
+    // How stripes and syncs fall together varies by a call, so the last call may not come. A single failure is over
+    // before the test can see it.
     let untouched = || file.is_clean() && faults.hits() == 0;
     if way.for_good {
         wait_for("the error to stick", || {

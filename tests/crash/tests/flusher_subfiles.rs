@@ -1,10 +1,10 @@
-//! The real drain through subfiles, with OSTs and canonical file on the recorded disk: a crash at
-//! every call of it, and every call to an OST failing in turn.
+//! The real drain works through subfiles, with OSTs and canonical file on the recorded disk: a crash at every call
+//! of it, and every call to an OST failing in turn.
 //!
-//! Promises S4, S6, S9.2, S9.4, S9.6.
+//! Checks S4, S6, S9.2, S9.4 and S9.6.
 
-use flusher::ost::{Fleet, Ost, OstError, OstSettings, Provider};
-use flusher::{Canonicals, Flusher, Osts, Policy, Selection, Settings, Subfiles, Verdict};
+use flusher::ost::{Ost, OstError, OstSettings, Place, Provider, Targets};
+use flusher::{Flusher, Osts, Policy, Selection, Settings, Subfiles, Verdict};
 use forebay_crash::cuts::Cuts;
 use forebay_crash::fault::{Fault, FaultDisk, Faults, Leaves};
 use forebay_crash::image::Loss;
@@ -13,7 +13,9 @@ use forebay_crash::recorder::Recorder;
 use forebay_crash::rig::{CAPACITY, Rig, options};
 use forebay_crash::verify::{self, Depth};
 use forebay_crash::{drain, scratch};
-use layout_index::{ByteRange, Disk, DiskFile, File, FileId, RealDisk, Store};
+use layout_index::{
+    ByteRange, CanonicalFiles, Disk, DiskFile, File, FileId, FileSettings, RealDisk, Store,
+};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// OSTs that are directories on a disk that tells or fails.
+/// OSTs that are directories on a disk that records or fails.
 #[derive(Debug)]
 struct OnDisk {
     disk: Arc<dyn Disk>,
@@ -58,6 +60,10 @@ impl Provider for OnDisk {
         let made = made.and_then(|_| self.disk.sync_dir(&dir));
         let made = made.and_then(|()| self.real(ost, name));
         made.map_err(|e| OstError::new(ost, "making a subfile", e))
+    }
+
+    fn place(&self, _ost: &Ost) -> io::Result<Place> {
+        Err(io::Error::other("the disk is all there is"))
     }
 
     fn open(&self, ost: &Ost, name: &str) -> Result<std::fs::File, OstError> {
@@ -98,14 +104,14 @@ struct One {
     closed: Arc<(Mutex<bool>, Condvar)>,
 }
 
-impl Canonicals for One {
-    fn open(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
+impl CanonicalFiles for One {
+    fn open_canonical(&self, file: &File) -> io::Result<Option<Arc<dyn DiskFile>>> {
         let closed = self.closed.0.lock().unwrap();
         drop(self.closed.1.wait_while(closed, |c| *c).unwrap());
         Ok((file.id() == self.id).then(|| self.file.clone()))
     }
 
-    fn finished(&self, _id: FileId) {}
+    fn file_clean(&self, _id: FileId) {}
 }
 
 struct Bench {
@@ -116,7 +122,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// One file with something in it, all of it in the log and synced.
+    /// Makes one file with something in it, all of it in the log and synced.
     fn new(dir: &Path) -> Bench {
         let (root, copies, backing) = (dir.join("live"), dir.join("copies"), dir.join("backing"));
         for path in [dir, &root, &copies, &backing] {
@@ -151,12 +157,12 @@ impl Bench {
         self.closed.1.notify_all();
     }
 
-    fn flusher(&self, osts: Arc<dyn Disk>) -> Flusher {
+    fn flusher(&self, osts: Arc<dyn Disk>) -> Arc<Flusher> {
         let provider = OnDisk {
             disk: osts,
             root: self.root.clone(),
         };
-        let fleet = Fleet::start(
+        let targets = Targets::start(
             Arc::new(provider),
             OstSettings {
                 probing: false,
@@ -165,8 +171,6 @@ impl Bench {
             },
         );
         let settings = Settings {
-            policy: Policy::Never,
-            subfiles: Subfiles::Always,
             stripe: drain::STRIPE,
             retry_min: Duration::from_millis(2),
             retry_max: Duration::from_millis(20),
@@ -178,13 +182,21 @@ impl Bench {
             file: self.rig.slots[0].canonical.clone(),
             closed: self.closed.clone(),
         };
-        let osts = Osts { fleet, peers: None };
+        let osts = Osts {
+            targets,
+            peers: None,
+        };
         let store = self.rig.store().clone();
+        store.set_file_settings(FileSettings {
+            drain: Policy::Never,
+            subfiles: Subfiles::Always,
+            ..FileSettings::default()
+        });
         Flusher::start(store, Arc::new(canonicals), settings, Some(osts)).unwrap()
     }
 
-    /// The flusher goes, and then the daemon.
-    fn end(&mut self, flusher: Flusher) {
+    /// Ends the flusher, and then the daemon.
+    fn end(&mut self, flusher: Arc<Flusher>) {
         flusher.shutdown(false);
         drop(flusher);
         self.rig.kill();
@@ -209,7 +221,7 @@ fn drained(flusher: &Flusher) {
     assert_eq!(drain.wait(deadline), Verdict::Drained);
 }
 
-/// A user goes on writing meanwhile, and two more lives of the file go the same way.
+/// A user goes on writing meanwhile, and two more dirty periods of the file go the same way.
 #[test]
 fn a_crash_at_any_call_of_the_drain_through_subfiles_loses_nothing() {
     let dir = scratch().unwrap();
@@ -226,8 +238,8 @@ fn a_crash_at_any_call_of_the_drain_through_subfiles_loses_nothing() {
     let deadline = Some(Instant::now() + PATIENCE);
     assert_eq!(drain.wait(deadline), Verdict::Drained);
     drop(drain);
-    // Of the second life the index has nothing, and it is synced while all of it is in subfiles;
-    // making those of the third makes the removal of its own durable.
+    // The index has nothing of the second dirty period, and the file is synced while all its data is in subfiles;
+    // making the subfiles of the third dirty period makes the removal of those of the second durable.
     bench.close_canonical(true);
     bench.rig.write(0, 1, 60_000, 100_000).unwrap();
     let drain = flusher.drain(Selection::All);
@@ -236,7 +248,7 @@ fn a_crash_at_any_call_of_the_drain_through_subfiles_loses_nothing() {
     });
     bench.rig.fsync(0).unwrap();
     bench.close_canonical(false);
-    // Who waits for the drain has the log synced, and here nobody does.
+    // A caller that waits for the drain has the log synced, and here no caller waits.
     wait_for("the file to be clean", || bench.rig.file(0).is_clean());
     drop(drain);
     wait_for("the subfiles to go", || {
@@ -260,7 +272,7 @@ fn a_crash_at_any_call_of_the_drain_through_subfiles_loses_nothing() {
     assert!(tried.cuts > 60, "the drain makes only {} calls", tried.cuts);
 }
 
-/// Call `at` to an OST fails. Gives the calls made.
+/// Runs the drain with call `at` to an OST failing. Returns the number of calls.
 fn run(dir: &Path, at: usize, errno: i32) -> Result<usize, String> {
     let mut bench = Bench::new(dir);
     let fault = Fault {
@@ -286,7 +298,7 @@ fn run(dir: &Path, at: usize, errno: i32) -> Result<usize, String> {
     if bench.rig.slots[0].history.content() != canonical {
         return Err("the canonical file is not what was written".into());
     }
-    // What a failed sync left in doubt must not have been counted on.
+    // The drain must not have counted on what a failed sync left in doubt.
     if faults.is_sync_hit() {
         let cuts = Cuts {
             recording: &bench.recorder.finish(),

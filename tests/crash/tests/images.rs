@@ -1,30 +1,29 @@
-//! Crash images: the store is rebuilt as it may be found after a crash at every write and every
-//! sync of a scripted workload, and recovery serves exactly what the promises allow.
+//! Crash images: the store is rebuilt as it may be found after a crash at every write and every sync of a scripted
+//! workload, and recovery serves exactly what the promises allow.
 //!
-//! Promises S4 (the drained file is what was read), S5 (a kill loses nothing acknowledged, a power
-//! failure nothing synced), S6 (nothing is freed before what replaces it is durable), S9 (through
-//! subfiles or not).
+//! Checks S4 (the drained file is what was read), S5 (a kill loses nothing acknowledged, a power failure nothing
+//! synced), S6 (nothing is freed before what replaces it is durable) and S9 (through subfiles or not).
 //!
-//! `FOREBAY_SEED` replays one workload, `FOREBAY_CUT` one moment of it; `FOREBAY_CUTS` sets how
-//! many moments are tried.
+//! `FOREBAY_SEED` replays one workload, `FOREBAY_CUT` one moment of it; `FOREBAY_CUTS` sets how many moments are
+//! tried.
 
 use forebay_crash::cuts::{Cuts, Tried};
 use forebay_crash::recorder::{Event, Recorder, Recording};
 use forebay_crash::rig::{CAPACITY, Rig, Slot, TIGHT};
 use forebay_crash::script::Script;
 use forebay_crash::{scratch, setting};
-use layout_index::log::record::RECORD_LEN;
+use layout_index::store::log::record::RECORD_LEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 const FILES: usize = 3;
-/// Moments per workload; several short ones vary more than a long one.
+/// Number of moments per workload; several short workloads vary more than a long one.
 const EVENTS: usize = 500;
 
 const SUBFILE_EVENTS: usize = 400;
 
-/// Which way bytes go to the canonical files.
+/// The way on which bytes go to the canonical files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Straight,
@@ -39,7 +38,7 @@ struct Run {
     moved: u64,
 }
 
-/// Runs the script until it made enough events. Every step is also checked as it happens.
+/// Runs the script until it has made enough events. Every step is also checked as it happens.
 fn record(way: Way, seed: u64, root: &Path, copies: &Path) -> Run {
     let recorder = Recorder::new(root, copies);
     let clock = {
@@ -82,10 +81,10 @@ fn record(way: Way, seed: u64, root: &Path, copies: &Path) -> Run {
     }
 }
 
-/// What the workloads made the store do: a test that never reached it proves nothing about it.
+/// Counts what the workloads made the store do: a test that never reached something proves nothing about it.
 #[derive(Debug, Default)]
 struct Reached {
-    /// By the kind's byte in a record.
+    /// Number of records of each kind, by the kind's byte in a record.
     records: BTreeMap<u8, usize>,
     segments_made: usize,
     segments_freed: usize,
@@ -125,7 +124,7 @@ impl Reached {
         println!("{self:?}");
         let (kinds, more): (&[u8], bool) = match way {
             Way::Straight => (&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], self.full > 0),
-            // The others have been met on the straight way.
+            // The straight way meets the other kinds.
             Way::Subfiles => (
                 &[1, 3, 6, 9, 12, 13, 14, 15, 16],
                 self.subfiles_removed > 0 && self.moved > 0,

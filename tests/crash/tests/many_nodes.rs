@@ -1,6 +1,6 @@
-//! What one of several nodes may forget, over a power failure.
+//! Tests what one of several nodes may forget over a power failure.
 //!
-//! Promises S2, S5.2: other nodes go by what this one told them, and it must not come back to less.
+//! Checks S2 and S5.2: other nodes go by what this one told them, and it must not fall back behind that.
 
 use forebay_crash::image::{Loss, Simulation};
 use forebay_crash::recorder::Recorder;
@@ -11,8 +11,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
 
-/// A file that this node has drained alone is clean, and others are told that nothing is owed: they
-/// write it. A power failure then must not bring the drained bytes back, over theirs.
+/// A file that this node has drained alone is clean, and other nodes are told that nothing is pending: they write
+/// it. A power failure then must not bring the drained bytes back, over theirs.
 #[test]
 fn what_was_drained_alone_stays_drained() {
     let dir = scratch().unwrap();

@@ -1,11 +1,11 @@
-//! Two directories that must hold the same, and tools that understand what is in their files.
+//! Compares two directories that must hold the same, and runs tools that understand what is in their files.
 
 use forebay_tests::prereq;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Names, sizes and bytes; the first difference is named.
+/// Compares names, sizes and bytes; the first difference is named.
 pub fn assert_same_tree(expected: &Path, found: &Path, whose: &str) {
     let (want, have) = (names(expected), names(found));
     assert_eq!(want, have, "{whose} has other names");
@@ -43,7 +43,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// What it prints of a file, without the file's name.
+    /// Returns what the tool prints of a file, without the file's name.
     pub fn dump(self, file: &Path) -> String {
         let (name, package) = match self {
             Tool::Hdf5 => ("h5dump", "hdf5-tools"),

@@ -1,5 +1,5 @@
-//! The programs of `tests/kernels`, built by its Makefile beside this build's own, once and before
-//! the first job: two tests that find nothing built wait for each other.
+//! The programs of `tests/kernels`. Their Makefile builds them beside this build's own files, once and before the
+//! first job; of two tests that find nothing built, one waits for the other.
 
 use forebay_cluster::Mpi;
 use forebay_tests::prereq;
@@ -33,13 +33,13 @@ impl Program {
     }
 }
 
-/// Where the program is, for one MPI.
+/// Returns the path of the program, for one MPI.
 pub fn program(program: Program, mpi: Mpi) -> PathBuf {
     built(mpi, program.name())
 }
 
-/// What is loaded before MPICH, so that ranks that share processors give way to each other while they
-/// wait. Open MPI's do by themselves.
+/// Returns the library that is loaded before MPICH, so that ranks that share processors give way to each other while
+/// they wait. Open MPI's ranks do so by themselves.
 pub fn yielding() -> PathBuf {
     built(Mpi::Mpich, "yield.so")
 }
@@ -95,7 +95,7 @@ fn build() -> PathBuf {
     out
 }
 
-/// The directory of this build: `target/<profile>`.
+/// Returns the directory of this build: `target/<profile>`.
 fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("a process knows its program");
     let dir = exe.parent().expect("a program is in a directory");

@@ -1,4 +1,4 @@
-//! A cluster and a plain directory beside it, one at a time.
+//! A cluster and a plain directory beside it. There is one at a time.
 
 use crate::compare::assert_same_tree;
 use crate::programs::{Program, program, yielding};
@@ -14,19 +14,20 @@ use tempfile::TempDir;
 /// looks like one that hangs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Two on each node, so that ranks share a node as well as a file; four if there is only one.
+/// Returns the number of ranks: two on each node, so that ranks share a node as well as a file; four if there is
+/// only one node.
 pub fn ranks(nodes: usize) -> usize {
     (2 * nodes).max(4)
 }
 
-/// Open MPI's ranks on different nodes talk by TCP, and when there are many more of them than
-/// processors most of the time is gone with that.
+/// Number of Open MPI's ranks. On different nodes they talk by TCP, and when there are many more of them than
+/// processors that takes most of the time.
 const FEW: usize = 4;
 
-/// A job that takes longer hangs. On two processors that others use too, one may need minutes.
+/// A job that takes longer than this hangs. On two processors that others use too, a job may need minutes.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A job of one of the programs on these nodes, also with more ranks than processors.
+/// Makes a job of one of the programs on these nodes, also with more ranks than processors.
 pub fn job(cluster: &Cluster, mpi: Mpi, ranks: usize) -> Job<'_> {
     let job = cluster.job(mpi, ranks);
     match mpi {
@@ -62,28 +63,28 @@ impl Rig {
         }
     }
 
-    /// As many ranks with Open MPI as with MPICH.
+    /// Runs as many ranks with Open MPI as with MPICH.
     pub fn with_all_ranks(mut self) -> Rig {
         self.few = false;
         self
     }
 
-    /// A WARN or ERROR line that any node may log.
+    /// Allows a WARN or ERROR line on any node.
     pub fn allow_log(&mut self, text: &str) {
         self.allowed.push(text.to_owned());
     }
 
-    /// A directory of that name, plain.
+    /// Returns the plain directory of that name.
     pub fn plain(&self, name: &str) -> PathBuf {
         self.plain.path().join(name)
     }
 
-    /// The same in the mount, as the ranks see it.
+    /// Returns the same directory in the mount, as the ranks see it.
     pub fn mounted(&self, name: &str) -> PathBuf {
         self.cluster.path().join(name)
     }
 
-    /// A job on these nodes.
+    /// Makes a job on these nodes.
     pub fn job(&self, mpi: Mpi, ranks: usize) -> Job<'_> {
         job(&self.cluster, mpi, ranks)
     }
@@ -95,14 +96,13 @@ impl Rig {
         std::fs::create_dir(inside).expect("make the directory in the mount");
     }
 
-    /// Runs a job in both directories of that name, which are made. `{}` in an argument is the
-    /// directory.
+    /// Makes both directories of that name, and runs a job in each. `{}` in an argument is the directory.
     pub fn run(&self, name: &str, mpi: Mpi, which: Program, arguments: &[&str]) {
         self.make(name);
         self.again(name, mpi, which, arguments, |job| job);
     }
 
-    /// The same in directories that are there already, and with more to say about the job.
+    /// Runs the job in directories that are there already; `more` can change the job.
     pub fn again<'a>(
         &'a self,
         name: &str,
@@ -115,7 +115,7 @@ impl Rig {
         self.to_its_end(&self.mounted(name), mpi, which, arguments, &more);
     }
 
-    /// The same in the mount only.
+    /// Runs the job in the mount only.
     pub fn in_mount<'a>(
         &'a self,
         name: &str,
@@ -149,7 +149,7 @@ impl Rig {
         done.expect(&what);
     }
 
-    /// Every node's mount shows what is in the plain directory, byte for byte.
+    /// Checks that every node's mount shows what is in the plain directory, byte for byte.
     pub fn assert_seen_everywhere(&self, name: &str) {
         for node in 0..self.cluster.nodes().expect("the nodes") {
             let there = self.cluster.at(node, name).expect("a path on a node");
@@ -157,14 +157,14 @@ impl Rig {
         }
     }
 
-    /// After the drain the backing has it too.
+    /// Drains, and checks that the backing has it too.
     pub fn assert_canonical(&self, name: &str) {
         self.cluster.drain().expect("drain all nodes");
         let there = self.cluster.canonical(name);
         assert_same_tree(&self.plain(name), &there, "the backing");
     }
 
-    /// Ends the nodes in good order; their logs have nothing that was not announced.
+    /// Ends the nodes in good order, and checks that their logs have only lines that are allowed.
     pub fn finish(self) {
         let mut strange = Vec::new();
         for node in 0..self.cluster.nodes().expect("the nodes") {

@@ -1,9 +1,9 @@
-//! The I/O kernels of the papers (`tests/kernels/papers`). All of them with both MPIs: with
-//! nonblocking calls on one node, independently on two, as in the papers on four. With MPICH only:
-//! NekCEM's ways and more of data sieving on two nodes, files one after another on four.
+//! The I/O kernels of the papers (`tests/kernels/papers`). All of them run with both MPIs: with nonblocking calls on
+//! one node, independently on two, and as in the papers on four. With MPICH only, NekCEM's ways and more of data
+//! sieving run on two nodes, and files one after another on four.
 //!
-//! Each checks every byte that it wrote, from ranks on other nodes; then every node and, after the
-//! drain, the backing are compared with a run in a plain directory: S2.1, S2.4, S2.8, S4.
+//! Each kernel checks every byte that it wrote, from ranks on other nodes; then every node and, after the drain, the
+//! backing are compared with a run in a plain directory: S2.1, S2.4, S2.8, S4.
 
 use forebay_cluster::{Mpi, Spec};
 use forebay_jobs::{Program, Rig, kernel_arguments};
@@ -29,9 +29,9 @@ fn nonblocking_on_one_node() {
     rig.finish();
 }
 
-/// Ranks that do not wait for each other: short runs of arrays one by one (Open MPI), or data
-/// sieving under locks (MPICH, S3.6). Then NekCEM's three ways: one file for each group (coIO), one
-/// writer in each group that the others hand their data to (rbIO), and a file for each rank.
+/// The ranks do not wait for each other: they write short runs of arrays one by one (Open MPI), or use data sieving
+/// under locks (MPICH, S3.6). Then NekCEM's three ways: one file for each group (coIO), one writer in each group to
+/// which the others hand their data (rbIO), and a file for each rank.
 #[test]
 fn independent_on_two_nodes() {
     let rig = Rig::up(Spec::new(2));
@@ -53,8 +53,8 @@ fn independent_on_two_nodes() {
     rig.finish();
 }
 
-/// As in the papers; and four files one after another, as E10's workflow has it: a close that is still
-/// being published takes nothing from the next file.
+/// Runs the kernels as in the papers, and four files one after another, as E10's workflow has it: a close that is
+/// still being published takes nothing from the next file.
 #[test]
 fn as_in_the_papers_on_four_nodes() {
     let rig = Rig::up(Spec::new(4));
@@ -66,8 +66,8 @@ fn as_in_the_papers_on_four_nodes() {
     rig.finish();
 }
 
-/// S3.6 by ROMIO: data sieving under locks, with two ranks on each node whose ranges do not touch.
-/// Several times: a change that was lost here once was lost one time in ten.
+/// S3.6 as ROMIO uses it: data sieving under locks, with two ranks on each node whose ranges do not touch. The job
+/// runs several times, because a change that was once lost here was lost one time in ten.
 #[test]
 fn sieving_on_two_nodes() {
     let rig = Rig::up(Spec::new(2));

@@ -1,15 +1,14 @@
-//! Parallel HDF5 (both MPIs) and PnetCDF: eight ranks on four nodes write the papers' arrays, the
-//! ranks of a second job read them on other nodes, and after the drain the formats' own tools find
-//! in the backing what a run in a plain directory left: S2.1, S2.8, S4.
+//! Parallel HDF5 (both MPIs) and PnetCDF: eight ranks on four nodes write the papers' arrays, and the ranks of a
+//! second job read them on other nodes. After the drain the formats' own tools find in the backing what a run in a
+//! plain directory left: S2.1, S2.8, S4.
 //!
-//! A chunked dataset of HDF5 (`gcrm`) is filled with zeros by some ranks when it is made, and then
-//! written by others after a barrier, with no sync between: S2.11. Both by collective transfers and by
-//! independent ones.
+//! A chunked dataset of HDF5 (`gcrm`) is filled with zeros by some ranks when it is made, and then written by others
+//! after a barrier, with no sync between: S2.11. The tests run with collective transfers and with independent ones.
 
 use forebay_cluster::{Mpi, Spec};
 use forebay_jobs::{Program, Rig, Tool, assert_same_tree, kernel_arguments};
 
-/// `what` is kernels and sizes: every dataset costs several rounds of all ranks.
+/// `what` has the kernels and sizes: every dataset costs several rounds of all ranks.
 fn written_and_read(rig: &Rig, mpi: Mpi, program: Program, mode: &str, what: &[&str]) {
     let name = format!("{}-{mode}", mpi.suffix());
     let further = kernel_arguments();
@@ -17,7 +16,7 @@ fn written_and_read(rig: &Rig, mpi: Mpi, program: Program, mode: &str, what: &[&
     arguments.extend(&what[1..]);
     arguments.extend(further.iter().map(String::as_str));
     rig.run(&name, mpi, program, &arguments);
-    // Opened read-only by another job. Rank r, which wrote on node r % 4, is on (r + 2) % 4 now and
+    // The files are opened read-only by another job. Rank r, which wrote on node r % 4, is on (r + 2) % 4 now and
     // checks the part of rank (r + 5) % 8 (`other` of papers/main.c), written on (r + 1) % 4.
     arguments.push("--check");
     rig.in_mount(&name, mpi, program, &arguments, |job| {

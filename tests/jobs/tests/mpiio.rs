@@ -9,7 +9,8 @@
 //!
 //! # What ROMIO asks of a file system
 //!
-//! More than the standard asks of ROMIO. It counts on every write being seen by all ranks at once:
+//! ROMIO asks more of a file system than the standard asks of ROMIO. It counts on every write being seen by all
+//! ranks at once:
 //! - `MPI_File_sync` calls fsync only in ranks that wrote something, so the second sync of
 //!   "sync, barrier, sync" tells the file system of a reader nothing (S2.10);
 //! - a collective write with holes reads the range, changes it and writes it back without a lock, and
@@ -26,31 +27,31 @@
 //! `absorb = coherent` it holds, and is run. From the close to the next open it holds everywhere
 //! (`nonblocking_at_once`).
 //!
-//! Atomic mode of Open MPI's own MPI-IO, which it does not have. Open MPI also brings an older ROMIO
-//! (`--mca io romio321`), which does: with it the cases that rest on locks are run on all numbers of nodes,
-//! with the default settings. Its nonblocking collective calls end with a segmentation fault, on any file
+//! The case for atomic mode is left out with Open MPI's own MPI-IO, which does not have it. Open MPI also brings an
+//! older ROMIO (`--mca io romio321`), which does: with it the cases that rest on locks are run on all numbers of
+//! nodes, with the default settings. Its nonblocking collective calls end with a segmentation fault, on any file
 //! system.
 
 use forebay_cluster::{Mpi, Spec};
 use forebay_jobs::{Program, Rig};
 use std::path::Path;
 
-/// See above: no fsync for what was written by nonblocking calls.
+/// All cases but the one that is explained above: no fsync follows what nonblocking calls wrote.
 const ROMIO: [&str; 3] = ["{}", "--except", "nonblocking_synced"];
 
 /// Open MPI's own MPI-IO accepts atomic mode and does not carry it out: two ranks on one local disk
 /// show it.
 const OMPIO: [&str; 3] = ["{}", "--except", "atomic"];
 
-/// What these leave depends on which rank came first, and the standard does not say which.
+/// Files whose content depends on which rank came first. The standard does not say which.
 const BY_CHANCE: [&str; 3] = ["shared_write", "atomic_contiguous", "atomic_strided"];
 
 /// Bytes of a record of `shared_write` (`tests/kernels/mpiio/shared.c`).
 const RECORD: usize = 311;
 
-/// Where chance has a part in it, what the first node shows is expected of everybody from here on.
-/// The program has checked in every rank that it is something that the standard allows; and the
-/// records are those of the plain run, in whatever order.
+/// Where chance has a part in the content, the content that the first node shows is expected of all nodes from here
+/// on. The program has checked in every rank that it is something that the standard allows; and the records are
+/// those of the plain run, in whatever order.
 fn settle_chance(rig: &Rig, name: &str) {
     let shown = rig.cluster.at(0, name).expect("a path on a node");
     for file in BY_CHANCE {
@@ -78,7 +79,7 @@ fn sorted(bytes: &[u8]) -> Vec<&[u8]> {
     records
 }
 
-/// Every mount shows all of it before the drain is asked for, and then the backing has it.
+/// Checks that every mount shows all of it before the drain is asked for, and that the backing has it afterwards.
 fn agrees(rig: Rig, names: &[&str]) {
     for name in names {
         settle_chance(&rig, name);
@@ -97,7 +98,7 @@ fn conforms(nodes: usize) {
     agrees(rig, &["mpich", "openmpi"]);
 }
 
-/// Open MPI with its ROMIO: the cases in which ranks lock each other out. S3.1, S3.6
+/// Runs Open MPI with its ROMIO: the cases in which ranks lock each other out. Checks S3.1, S3.6.
 fn under_locks(rig: &Rig) {
     rig.make("romio");
     let locked = ["{}", "atomic", "shared", "noncontiguous"];
@@ -115,13 +116,14 @@ fn conforms_under_locks(nodes: usize) {
 fn conforms_coherently(nodes: usize) {
     let coherent = ["--absorb", "coherent", "--attr-timeout", "0s"];
     let rig = Rig::up(Spec::new(nodes).args(coherent));
-    // It has thousands of small writes, each of which is answered when all nodes may see it: minutes.
+    // The case that is left out has thousands of small writes, each of which is answered when all nodes may see it:
+    // minutes.
     let all_but = ["{}", "--except", "noncontiguous_independent_no"];
     rig.run("mpich", Mpi::Mpich, Program::MpiIo, &all_but);
     agrees(rig, &["mpich"]);
 }
 
-/// Within a node there is nothing to tell anybody: all cases.
+/// Runs all cases, because within a node there is no other node to tell anything.
 #[test]
 fn on_one_node() {
     let rig = Rig::up(Spec::new(1));

@@ -1,7 +1,6 @@
-//! Checkpoint and restart: a job on four nodes computes, writes a checkpoint, computes, with
-//! deferred closes. In the middle of the third checkpoint one daemon is killed, and then the job.
-//! The second checkpoint was closed by all ranks, so a restart reads it whole (S2.2, S2.7) and
-//! comes to the same end as a job that was never killed.
+//! Checkpoint and restart: a job on four nodes computes, writes a checkpoint, computes, with deferred closes. In the
+//! middle of the third checkpoint one daemon is killed, and then the job. The second checkpoint was closed by all
+//! ranks, so a restart reads it whole (S2.2, S2.7) and comes to the same end as a job that was never killed.
 
 use forebay_cluster::{Mpi, Spec};
 use forebay_jobs::{Program, Rig, assert_same_tree, program, ranks};
@@ -14,16 +13,16 @@ use std::path::Path;
 use std::process::Stdio;
 
 const NODES: usize = 4;
-/// The node whose daemon is killed. Not the first: `mpirun` is there.
+/// The node whose daemon is killed. It is not the first, on which `mpirun` runs.
 const VICTIM: usize = 2;
 
-/// The last line of what the job printed: how far it came, and the state's fingerprint.
+/// Returns the last line of what the job printed: how far it came, and the state's fingerprint.
 fn end_of(text: &str) -> Value {
     let last = text.lines().last().unwrap_or_default();
     serde_json::from_str(last).unwrap_or_else(|e| panic!("no JSON at the end ({e}): {text}"))
 }
 
-/// The same job in a plain directory, undisturbed.
+/// Runs the same job in a plain directory, undisturbed.
 fn undisturbed(rig: &Rig, mpi: Mpi) -> Value {
     let dir = rig.plain("job");
     std::fs::create_dir(&dir).expect("make the plain directory");
@@ -36,7 +35,7 @@ fn undisturbed(rig: &Rig, mpi: Mpi) -> Value {
     )
 }
 
-/// Whether a process runs this program, on whatever node.
+/// Returns whether a process runs this program, on whatever node.
 fn is_running(program: &Path) -> bool {
     let entries = std::fs::read_dir("/proc").expect("list processes");
     entries.flatten().any(|entry| {
@@ -85,7 +84,7 @@ fn killed_in_the_third(rig: &Rig, mpi: Mpi, then: impl FnOnce()) {
     });
 }
 
-/// Goes on from the newest checkpoint, on these nodes; what it printed.
+/// Goes on from the newest checkpoint, on these nodes. Returns what the job printed.
 fn restarted(rig: &Rig, mpi: Mpi, nodes: &[usize]) -> String {
     let dir = rig.mounted("job");
     let job = rig.job(mpi, 2 * nodes.len()).nodes(nodes);
@@ -101,7 +100,7 @@ fn assert_went_on(said: &str, expected: &Value) {
     assert_eq!(&end_of(said), expected, "it came to another end");
 }
 
-/// All nodes show the checkpoints of the undisturbed job, and so does the backing.
+/// Checks that all nodes show the checkpoints of the undisturbed job, and so does the backing.
 fn assert_all_checkpoints(rig: &Rig) {
     rig.assert_seen_everywhere("job");
     rig.assert_canonical("job");
@@ -111,7 +110,7 @@ fn with_deferred_closes() -> Spec {
     Spec::new(NODES).args(["--close", "defer"])
 }
 
-/// The victim's part of the second checkpoint is in its store and nowhere else.
+/// Checks that the victim's part of the second checkpoint is in its store and nowhere else.
 fn assert_only_in_the_store(rig: &Rig) {
     let status = rig.cluster.status(VICTIM).expect("the victim's status");
     let files = status["files"]
@@ -132,9 +131,8 @@ fn assert_only_in_the_store(rig: &Rig) {
     assert_eq!(below.expect("its name is there").len(), 0, "drained");
 }
 
-/// The node comes back with its store, which alone has its part of the second checkpoint: closed and
-/// so announced, but neither published nor drained (S2.2, S2.7). Everybody takes part again, on other
-/// nodes than before.
+/// The node comes back with its store, which alone has its part of the second checkpoint: closed and so announced,
+/// but neither published nor drained (S2.2, S2.7). All nodes take part again, with ranks on other nodes than before.
 #[test]
 fn the_node_comes_back() {
     let rig = Rig::up(with_deferred_closes().args(["--drain", "never"]));
@@ -148,9 +146,9 @@ fn the_node_comes_back() {
     rig.finish();
 }
 
-/// The second checkpoint has reached the backing by itself while the job went on. So the other nodes
-/// need nothing of the dead one; and when that comes back with its half of a third checkpoint that
-/// others have written meanwhile, it harms nothing.
+/// The second checkpoint has reached the backing by itself while the job went on. So the other nodes need nothing of
+/// the dead one; and when that comes back with its half of a third checkpoint that others have written meanwhile, it
+/// harms nothing.
 #[test]
 fn the_others_go_on_without_it() {
     let rig = Rig::up(with_deferred_closes());
@@ -170,8 +168,8 @@ fn the_others_go_on_without_it() {
     rig.finish();
 }
 
-/// What this test counts on: checkpoints of a job in a plain directory that was killed and
-/// restarted are those of one that was not.
+/// Checks what these tests count on: the checkpoints of a job in a plain directory that was stopped and restarted
+/// are those of one that was not.
 #[test]
 fn agrees_with_itself_in_a_plain_directory() {
     let rig = Rig::up(Spec::new(2));

@@ -1,12 +1,13 @@
-/* Atomic mode: accesses of all ranks are as if one came after another, also where they overlap, and
- * without any sync. What they leave in the file is what the last of them wrote, whoever that was. */
+/* Atomic mode: accesses of all ranks take effect as if they were made one after another, also where
+ * they overlap, and without any sync. The file then holds the last of the writes, whichever rank
+ * made it. */
 #include "conform.h"
 
 #include <stdlib.h>
 
 enum { AREA = 40009, ROUNDS = 4 };
 
-/* The seed whose content all the bytes are; fails if there is none. */
+/* Returns the seed whose content all the bytes are; fails if there is none. */
 static int whose(const unsigned char *bytes, int low, int high) {
     for (int seed = low; seed < high; seed++)
         if (content_check((uint64_t)seed, 0, bytes, AREA) == AREA)
@@ -21,7 +22,7 @@ static int whose(const unsigned char *bytes, int low, int high) {
     fail("the first byte is 0x%02x, which nobody wrote", bytes[0]);
 }
 
-/* The seed that all ranks have found. */
+/* Returns the seed, which must be the same on all ranks. */
 static int agree(int seed) {
     int low, high;
     must(MPI_Allreduce(&seed, &low, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
@@ -39,13 +40,13 @@ static void require_atomic(MPI_File file) {
         fail("atomic mode was set and is not");
 }
 
-/* All write the same bytes at once, then half of them do while the others read, then the other half,
- * then all again: each read is one write, whole; after a barrier all ranks see the same one. Returns
- * the seed of the one that is left. */
+/* All ranks write the same range at once, then half of them write while the others read, then the
+ * other half, then all again. Each read must return one complete write; after a barrier all ranks
+ * must see the same one. Returns the seed of the write that is left. */
 static int overlap(MPI_File file, MPI_Datatype type) {
     view_bytes(file, 0, type);
     unsigned char *read = blank(AREA);
-    int newest = 1000; /* the seeds of the round before begin here */
+    int newest = 1000; /* seeds of the previous round begin here */
     int left = 0;
     for (int round = 0; round < ROUNDS; round++) {
         int low = 1000 + round * ranks, high = low + ranks;
@@ -81,8 +82,8 @@ static void contiguous(const char *path) {
     expect_file(path, (uint64_t)left, AREA);
 }
 
-/* The same through a view with holes: a write is many pieces and still atomic, and what was between
- * them before is there afterwards. */
+/* The same through a view with holes: a write consists of many pieces and is still atomic, and the
+ * bytes in the holes are not changed. */
 static void strided(const char *path) {
     enum { RUN = 101, STRIDE = 150, SIZE = AREA / RUN * STRIDE + RUN, BEFORE = 51 };
     MPI_Datatype run, type;
@@ -111,7 +112,7 @@ static void strided(const char *path) {
     free(expected);
 }
 
-/* A counter that ranks pass on by message: read, add, write, and no sync anywhere. */
+/* A counter that ranks pass on by message: they read, add and write, without any sync. */
 static void counter(const char *path) {
     enum { NUMBERS = 500, TURNS = 3 };
     MPI_File file = create_file(path);

@@ -1,11 +1,11 @@
-/* Collective writes and reads: whatever the ranks give in one call is in the file afterwards. */
+/* Collective writes and reads: the data of all ranks in one call is in the file afterwards. */
 #include "conform.h"
 
 #include <stdlib.h>
 
 enum { RUN = 1013, RUNS = 40 };
 
-/* Blocks of odd sizes that touch each other, by explicit offset; every third rank has none. */
+/* Blocks of odd sizes that touch each other, by explicit offset; every third rank has no data. */
 static void blocks(const char *path) {
     MPI_File file = create_file(path);
     MPI_Offset round_starts = 0;
@@ -40,7 +40,7 @@ static MPI_Datatype turns(int run) {
     return whole;
 }
 
-/* The rank's share when ranks take turns in runs of RUN bytes, `seed` throughout. */
+/* Returns the rank's share when ranks take turns in runs of RUN bytes, with content of `seed`. */
 static unsigned char *share_of(int owner, uint64_t seed) {
     unsigned char *bytes = blank((size_t)RUN * RUNS);
     for (int i = 0; i < RUNS; i++)
@@ -53,7 +53,7 @@ static void write_turns(MPI_File file, uint64_t seed) {
     MPI_Datatype type = turns(RUN);
     unsigned char *bytes = share_of(rank, seed);
     view_bytes(file, (MPI_Offset)rank * RUN, type);
-    /* In three calls whose ends are not those of runs. */
+    /* Written in three calls that do not end where a run ends. */
     int cuts[] = {0, 7 * RUN + 100, 23 * RUN - 1, RUNS * RUN};
     for (int c = 0; c < 3; c++)
         must(MPI_File_write_all(file, bytes + cuts[c], cuts[c + 1] - cuts[c], MPI_BYTE,
@@ -63,7 +63,7 @@ static void write_turns(MPI_File file, uint64_t seed) {
     free_type(&type);
 }
 
-/* Ranks take turns; each sees one sequence through its view. */
+/* Ranks take turns; through its view each rank sees one sequence. */
 static void interleaved(const char *path) {
     MPI_File file = create_file(path);
     write_turns(file, 2);
@@ -71,7 +71,7 @@ static void interleaved(const char *path) {
     expect_file(path, 2, (MPI_Offset)RUN * RUNS * ranks);
 }
 
-/* Over an older file, opened again: nothing of it is left. */
+/* Writes over an older file that is opened again: none of its content may be left. */
 static void rewritten(const char *path) {
     for (uint64_t seed = 3; seed < 6; seed++) {
         MPI_File file = create_file(path);
@@ -81,7 +81,7 @@ static void rewritten(const char *path) {
     expect_file(path, 5, (MPI_Offset)RUN * RUNS * ranks);
 }
 
-/* What another rank wrote, read collectively through the same handle after sync, barrier, sync. */
+/* Another rank's data is read collectively through the same handle after sync, barrier, sync. */
 static void read_all(const char *path) {
     MPI_File file = create_file(path);
     write_turns(file, 6);

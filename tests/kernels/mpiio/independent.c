@@ -1,10 +1,10 @@
-/* Independent writes: ranks that do not wait for each other, in places that touch but do not
+/* Independent writes: ranks do not wait for each other, and write places that touch but do not
  * overlap. The standard promises every byte after the close, and after sync, barrier, sync. */
 #include "conform.h"
 
 #include <stdlib.h>
 
-/* Each rank has a region of its own, written in pieces of any size, last piece first. */
+/* Each rank has its own region, written in pieces of any size, last piece first. */
 static void regions(const char *path) {
     enum { REGION = 30011 };
     MPI_File file = create_file(path);
@@ -20,7 +20,7 @@ static void regions(const char *path) {
     expect_file(path, 10, (MPI_Offset)REGION * ranks);
 }
 
-/* Every rank writes every `ranks`-th group of three bytes: all of them in all pages. */
+/* Every rank writes every `ranks`-th group of three bytes, so all ranks write to every page. */
 static void neighbours(const char *path) {
     enum { GROUP = 3, GROUPS = 60 };
     MPI_File file = create_file(path);
@@ -30,7 +30,7 @@ static void neighbours(const char *path) {
     expect_file(path, 11, (MPI_Offset)GROUP * GROUPS * ranks);
 }
 
-/* Individual file pointers: each rank has its own, and it moves by what was written. */
+/* Individual file pointers: each rank has its own, which moves by the amount that was written. */
 static void pointers(const char *path) {
     enum { STEP = 2003, STEPS = 9 };
     MPI_File file = create_file(path);
@@ -52,7 +52,7 @@ static void pointers(const char *path) {
     expect_file(path, 12, (MPI_Offset)STEP * STEPS * ranks);
 }
 
-/* One rank alone opens, writes and closes (MPI_COMM_SELF), then the next: close-to-open. */
+/* One rank alone opens, writes and closes (MPI_COMM_SELF), then the next one: close-to-open. */
 static void one_after_another(const char *path) {
     enum { PART = 10007 };
     for (int turn = 0; turn < ranks; turn++) {

@@ -1,6 +1,6 @@
 /* mpiio DIR [CASE...] [--except CASE...]: runs the conformance cases, each on a file of its name in
- * DIR. A case is run when its name begins with one of those given, or none is, and with none of the
- * exceptions. Ends at the first that fails, with a sentence. */
+ * DIR. A case runs if its name begins with one of the given names, or if none is given, and if it
+ * does not begin with one of the exceptions. Ends at the first case that fails, with a message. */
 #include <stdio.h>
 #include <string.h>
 

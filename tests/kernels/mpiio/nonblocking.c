@@ -1,4 +1,5 @@
-/* Nonblocking and split collective writes and reads: done when they have been waited for. */
+/* Nonblocking and split collective writes and reads: they are complete once they have been waited
+ * for. */
 #include "conform.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static MPI_Offset whole(void) {
     return (MPI_Offset)PART * PARTS * ranks;
 }
 
-/* Many at once; the buffers stay as they are until the wait. */
+/* Starts many writes at once; the buffers must not change until the wait. */
 static void write_at_once(MPI_File file, uint64_t seed) {
     void *bytes[PARTS];
     MPI_Request requests[PARTS];
@@ -23,7 +24,7 @@ static void write_at_once(MPI_File file, uint64_t seed) {
              "MPI_File_iwrite_at");
     }
     for (int i = 0; i < PARTS; i++) {
-        /* Not MPI_Testall: MPICH 4.0.2 fails an assertion when it is called again. */
+        /* MPI_Testall is not used: MPICH 4.0.2 fails an assertion when it is called again. */
         for (int done = 0; !done;)
             must(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
         free(bytes[i]);
@@ -46,7 +47,7 @@ static void read_at_once(MPI_File file, uint64_t seed) {
     }
 }
 
-/* From a close to an open. */
+/* The data is visible from a close to an open. */
 static void at_once(const char *path) {
     MPI_File file = create_file(path);
     write_at_once(file, 60);
@@ -58,7 +59,7 @@ static void at_once(const char *path) {
     expect_file(path, 60, whole());
 }
 
-/* Through handles that stay open. */
+/* The data is visible through handles that stay open. */
 static void synced(const char *path) {
     MPI_File file = create_file(path);
     write_at_once(file, 66);

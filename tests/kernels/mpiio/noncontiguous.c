@@ -1,18 +1,19 @@
 /* Non-contiguous types in the file and in memory, written independently and collectively, with each
- * setting of ROMIO's data sieving. Sieving reads a range, changes the rank's bytes and writes it all
- * back under a lock: every rank rewrites the bytes of all others, and none may be lost. */
+ * setting of ROMIO's data sieving. Sieving reads a range, changes the rank's bytes and writes the
+ * whole range back under a lock: so every rank rewrites the bytes of all other ranks, and no byte
+ * may be lost. */
 #include "conform.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { VECTOR, INDEXED, SUBARRAY, DARRAY, KINDS };
-enum { AREA = 12000 }; /* bytes for each rank on average, in each kind's region */
+enum { AREA = 12000 }; /* average bytes for each rank, in each kind's region */
 
 struct share {
     MPI_Datatype type;     /* in the file, from the region's start */
-    unsigned char *owned;  /* for each byte of the region: is it this rank's? */
-    int bytes;             /* that it owns */
+    unsigned char *owned;  /* for each byte of the region: does this rank own it? */
+    int bytes;             /* number of bytes that it owns */
     MPI_Offset region;     /* bytes of all ranks */
 };
 
@@ -43,7 +44,7 @@ static void vector(struct share *share) {
     free_type(&runs);
 }
 
-/* Runs of 1 to 97 bytes, now and then none, in turn. */
+/* Runs of 0 to 97 bytes in turn. */
 static void indexed(struct share *share) {
     enum { RUNS = AREA / 50 };
     static int lengths[RUNS];
@@ -74,7 +75,7 @@ static void columns(struct share *share) {
          "MPI_Type_create_subarray");
 }
 
-/* A matrix dealt out in both dimensions, in blocks of 7 x 11. */
+/* A matrix distributed in both dimensions, in blocks of 7 x 11. */
 static void dealt(struct share *share) {
     enum { DEAL_ROWS = 7, DEAL_COLUMNS = 11 };
     int grid[2] = {0, 0};
@@ -98,7 +99,7 @@ static void describe(struct share *share, int kind) {
     must(MPI_Type_commit(&share->type), "MPI_Type_commit");
 }
 
-/* The rank's bytes of a region in the order of the file, `spread` bytes apart. */
+/* Returns the rank's bytes of a region in file order, `spread` bytes apart. */
 static unsigned char *gather(const struct share *share, MPI_Offset region_starts, uint64_t seed,
                              int spread) {
     unsigned char *bytes = blank((size_t)share->bytes * (size_t)spread);
@@ -113,7 +114,7 @@ static void write_region(MPI_File file, const struct share *share, MPI_Offset re
                          uint64_t seed, int spread, bool together) {
     unsigned char *bytes = gather(share, region_starts, seed, spread);
     view_bytes(file, region_starts, share->type);
-    /* In two calls, so that the second begins inside the type. */
+    /* Written in two calls, so that the second begins inside the type. */
     int cuts[] = {0, share->bytes / 3, share->bytes};
     for (int c = 0; c < 2; c++) {
         int count = cuts[c + 1] - cuts[c];
@@ -131,7 +132,7 @@ static void write_region(MPI_File file, const struct share *share, MPI_Offset re
     free(bytes);
 }
 
-/* All kinds of types in one file, region by region; over older bytes, which sieving reads. */
+/* All kinds of types in one file, region by region, over older bytes, which sieving reads. */
 static void all_kinds(const char *path, const char *key, const char *value, bool together) {
     MPI_Info info = MPI_INFO_NULL;
     if (key) {

@@ -1,6 +1,7 @@
-/* The shared file pointer: one for all ranks, so that every access reads and moves it under a lock
- * between nodes. Records land one behind another, none lost and none twice, in an order that only
- * the ordered calls define. They stay in the file: two runs leave the same ones, in another order. */
+/* The shared file pointer: all ranks have one, so every access reads and moves it under a lock
+ * between nodes. Records follow each other, none is lost and none is there twice, in an order that
+ * only the ordered calls define. The records stay in the file: two runs leave the same ones in
+ * different orders. */
 #include "conform.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 
 enum { RECORD = 311, EACH = 6 };
 
-/* A record says whose it is and is content from there on. */
+/* A record begins with its owner and number; the rest is content. */
 static void make_record(unsigned char *bytes, int owner, int number) {
     int32_t id[2] = {owner, number};
     memcpy(bytes, id, sizeof id);
@@ -16,7 +17,7 @@ static void make_record(unsigned char *bytes, int owner, int number) {
                  RECORD - sizeof id);
 }
 
-/* Which record it is: owner * EACH + number. Fails if it is none, or not whole. */
+/* Returns which record it is, as owner * EACH + number. Fails if it is no record, or incomplete. */
 static int which_record(const unsigned char *bytes, MPI_Offset at) {
     int32_t id[2];
     unsigned char expected[RECORD];
@@ -31,7 +32,7 @@ static int which_record(const unsigned char *bytes, MPI_Offset at) {
     return id[0] * EACH + id[1];
 }
 
-/* Each once, and each rank's own in the order in which it wrote them. */
+/* Each record must be there once, and each rank's own records in the order in which it wrote them. */
 static void expect_records(const unsigned char *bytes, const char *where) {
     int total = ranks * EACH, *next = calloc((size_t)ranks, sizeof *next);
     if (!next)
@@ -112,7 +113,7 @@ static void read_shared(const char *path) {
     close_with_records(&file, path);
 }
 
-/* In the order of the ranks, with sizes of their own; some have nothing. */
+/* Size of a rank's record in a round. Records are in the order of the ranks; some are empty. */
 static int ordered_size(int round, int of_rank) {
     return (round + of_rank) % 4 == 3 ? 0 : 700 + 37 * of_rank + round;
 }

@@ -1,6 +1,6 @@
-/* Sizes, and the ways to open and remove a file. A change of the size counts as a write: other ranks
- * see it after sync, barrier, sync. What lies between an old end and a new one is undefined in MPI,
- * and not looked at. */
+/* Sizes, and the ways to open and remove a file. A change of the size counts as a write: other
+ * ranks see it after sync, barrier, sync. The bytes between an old end and a new one are undefined
+ * in MPI, and are not checked. */
 #include "conform.h"
 
 #include <stdlib.h>
@@ -86,7 +86,7 @@ static void modes(const char *path) {
     expect_file(path, 72, (MPI_Offset)1000 * ranks + 500);
 }
 
-/* Removed by a rank, or with the close, and made again: nothing of the old one shows. */
+/* The file is removed by a rank, or with the close, and made again: no old content may be visible. */
 static void removal(const char *path) {
     MPI_File file = create_file(path);
     write_at(file, (MPI_Offset)rank * 5000, 73, 5000);

@@ -1,12 +1,12 @@
-/* Ranks that change what other ranks wrote, one after another, in nonatomic mode: with the construct
- * of the standard (sync, barrier, sync) while the file stays open, and from a close to an open. */
+/* Ranks change what other ranks wrote, one after another, in nonatomic mode: with the construct of
+ * the standard (sync, barrier, sync) while the file stays open, and from a close to an open. */
 #include "conform.h"
 
 #include <stdlib.h>
 
 enum { NUMBERS = 3000 };
 
-/* Reads what the turns before left, and adds to it. */
+/* Reads the result of the previous turns, and adds to it. */
 static void change(MPI_File file, int turn) {
     static int64_t numbers[NUMBERS];
     if (turn > 0)
@@ -43,7 +43,8 @@ static void closed(const char *path) {
     }
 }
 
-/* One writes while the others wait; then all read it through the handles they have. */
+/* One rank writes while the others wait; then all read the data through the handles that they have.
+ */
 static void told(const char *path) {
     enum { PART = 20011 };
     MPI_File file = create_file(path);

@@ -1,13 +1,14 @@
-/* Chombo's adaptive mesh: rank 0 alone writes small arrays that say which box belongs to whom and where
- * its data begins; then all ranks write the data, one array of doubles in which each rank has one
- * run of very different length, or nothing at all. Howison et al.: 18,680 KB on an average rank. */
+/* Chombo's adaptive mesh: rank 0 alone writes small arrays that say which rank owns which box and
+ * where its data begins. Then all ranks write the data, one array of doubles in which each rank has
+ * one run of very different length, or nothing at all. Howison et al.: 18,680 KB on an average
+ * rank. */
 #include "kernel.h"
 
 #include "../common/content.h"
 
 enum { BOXES, BOX, COMPONENTS };
 
-/* From none to twice the average, the same in every run. */
+/* From zero to twice the average; the same in every run. */
 static MPI_Offset boxes_of(int rank, long boxes) {
     if (rank % 4 == 2)
         return 0;
@@ -21,7 +22,7 @@ static void plan(struct plan *plan, const long *value, int rank, int ranks) {
         total += boxes_of(r, value[BOXES]);
     }
     MPI_Offset here = boxes_of(rank, value[BOXES]);
-    if (total == 0) { /* an array must have something: one box, of rank 0 */
+    if (total == 0) { /* an array must not be empty: one box, of rank 0 */
         total = 1;
         here = rank == 0;
     }

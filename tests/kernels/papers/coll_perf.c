@@ -1,7 +1,7 @@
 /* ROMIO's coll_perf: a three-dimensional array of ints, split among the ranks in all three
- * dimensions (block, block, block), written with one collective call. Each rank's block is many
- * short runs far from each other. Congiu et al. (64 MB in a block), Nisar et al. (100^3), Son et al.
- * (128^3, four variables). */
+ * dimensions (block, block, block), written with one collective call. Each rank's block consists of
+ * many short runs far from each other. Congiu et al. (64 MB in a block), Nisar et al. (100^3), Son
+ * et al. (128^3, four variables). */
 #include "kernel.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* FLASH-IO's checkpoint: small arrays that describe the tree of blocks, then 24 variables. Each rank
- * has about the same number of blocks, in its memory with four guard cells around each; a variable
- * is the blocks of all ranks one after another, without the guard cells. Congiu et al., Nisar et
- * al., Son et al.: 80 blocks on a rank, 16^3 zones in a block. */
+/* FLASH-IO's checkpoint: small arrays that describe the tree of blocks, then 24 variables. Each
+ * rank has about the same number of blocks, in memory with four guard cells around each; a variable
+ * consists of the blocks of all ranks one after another, without the guard cells. Congiu et al.,
+ * Nisar et al., Son et al.: 80 blocks on a rank, 16^3 zones in a block. */
 #include "kernel.h"
 
 #include <stdio.h>

@@ -1,8 +1,9 @@
-/* GCRM, the global cloud resolving model: time step by time step, cell-centred variables (cell x
- * height) and edge-centred ones (cell x height x 6) of a geodesic grid whose cells are in Morton
- * order, so that a rank has one run of cells. Howison et al.: 1.6 MB and 9.6 MB on a rank and step, written by
- * all ranks by themselves; through HDF5 a chunk for each rank, and the chunks' index is what hurts.
- * Son et al. write 38 such variables as records through PnetCDF. */
+/* GCRM, the global cloud resolving model: for each time step, cell-centred variables (cell x
+ * height) and edge-centred variables (cell x height x 6) of a geodesic grid whose cells are in
+ * Morton order, so that a rank has one run of cells. Howison et al.: 1.6 MB and 9.6 MB for each
+ * rank and step, written independently by all ranks. Through HDF5 each rank has a chunk, and the
+ * index of the chunks is the expensive part. Son et al. write 38 such variables as records through
+ * PnetCDF. */
 #include "kernel.h"
 
 #include <stdio.h>

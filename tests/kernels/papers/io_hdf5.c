@@ -1,6 +1,6 @@
 /* The kernels through parallel HDF5: a dataset for each array, in a group "Step#n" for each time
- * step (as H5Part does). Everything else as the library has it by default: metadata in small,
- * unaligned, rewritten pieces, and a truncate at the close. */
+ * step (as H5Part does). Everything else has the library's defaults: metadata in small, unaligned
+ * pieces that are rewritten, and a truncate at the close. */
 #include <hdf5.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static hid_t create(hid_t file, const struct piece *piece) {
     hid_t links = good(H5Pcreate(H5P_LINK_CREATE), "H5Pcreate");
     good(H5Pset_create_intermediate_group(links, 1), "H5Pset_create_intermediate_group");
     hid_t how = good(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate");
-    /* No times in the file: two runs then give the same bytes. */
+    /* Times are not stored in the file, so that two runs give the same bytes. */
     good(H5Pset_obj_track_times(how, false), "H5Pset_obj_track_times");
     if (chunk[0] != 0)
         good(H5Pset_chunk(how, piece->ndims, chunk), "H5Pset_chunk");
@@ -57,7 +57,8 @@ static hid_t create(hid_t file, const struct piece *piece) {
     return set;
 }
 
-/* The piece in the dataset and in memory (inside its guard cells); nothing for an empty one. */
+/* Selects the piece in the dataset and in memory (inside its guard cells); selects nothing if it is
+ * empty. */
 static void select_piece(const struct piece *piece, hid_t set, hid_t *in_file, hid_t *in_memory) {
     hsize_t start[MAX_DIMS], count[MAX_DIMS], room[MAX_DIMS], inside[MAX_DIMS];
     bool empty = piece_bytes(piece) == 0;

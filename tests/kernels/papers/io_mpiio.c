@@ -1,4 +1,4 @@
-/* The kernels through MPI-IO: one plain file in which each array is at its base. */
+/* The kernels through MPI-IO: one plain file in which each array begins at its base. */
 #include "kernel.h"
 
 #include <limits.h>
@@ -35,7 +35,7 @@ static MPI_Datatype subarray(const struct piece *piece, const MPI_Offset *size,
     return type;
 }
 
-/* The piece in memory as `count` of `type`: plain elements, or the inside of its guard cells. */
+/* The piece in memory as `count` of `type`: plain elements, or the part inside its guard cells. */
 struct memory {
     MPI_Datatype type;
     int count;
@@ -63,7 +63,7 @@ static void memory_done(struct memory *memory) {
         must(MPI_Type_free(&memory->type), "MPI_Type_free");
 }
 
-/* The view through which the piece is one sequence. */
+/* Sets the view through which the piece is one sequence. */
 static void view(MPI_File file, const struct piece *piece) {
     bool some = piece_bytes(piece) != 0;
     MPI_Datatype type = some ? subarray(piece, piece->size, piece->start) : element(piece);
@@ -175,7 +175,7 @@ void io_write(const char *path, MPI_Comm comm, const struct plan *plan,
     free(requests);
 }
 
-/* A worker's part: every piece is on its way before the first is waited for. */
+/* A worker's part: every piece is sent before the first one is waited for. */
 static void hand_off(MPI_Comm comm, const struct plan *plan, const struct options *options,
                      struct times *times) {
     void **data = malloc((size_t)plan->count * sizeof *data);
@@ -232,7 +232,7 @@ void io_write_rbio(const char *path, MPI_Comm comm, const struct plan *plans,
     *times = (struct times){opened - began, written - opened, MPI_Wtime() - written, 0};
 }
 
-/* What the plain file must hold: the arrays, and zeros where none is. */
+/* Computes what the plain file must hold: the arrays, and zeros between them. */
 static void expect(const struct plan *plan, uint64_t seed, MPI_Offset from, unsigned char *bytes,
                    MPI_Offset length) {
     memset(bytes, 0, (size_t)length);
@@ -249,7 +249,7 @@ static void expect(const struct plan *plan, uint64_t seed, MPI_Offset from, unsi
     }
 }
 
-/* All bytes of the file, an even share for each rank. */
+/* Checks all bytes of the file; each rank checks an even share. */
 static void check_bytes(MPI_File file, MPI_Comm comm, const struct plan *plan, uint64_t seed,
                         struct wrong *wrong) {
     int rank, ranks;

@@ -1,5 +1,5 @@
-/* The kernels through PnetCDF: a variable for each array, those with time steps as records of an
- * unlimited dimension, so that a step of all of them lies together in the file. */
+/* The kernels through PnetCDF: a variable for each array. Variables with time steps are records of
+ * an unlimited dimension, so that one step of all of them is in one place in the file. */
 #include <pnetcdf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void define(int file, const struct plan *plan) {
     good(ncmpi_enddef(file), "ncmpi_enddef");
 }
 
-/* The piece in its variable, with the record in front. */
+/* Returns the variable of the piece and its place in it, with the record in front. */
 static int place(int file, const struct piece *piece, MPI_Offset *start, MPI_Offset *count) {
     int variable, n = 0;
     good(ncmpi_inq_varid(file, piece->name, &variable), piece->name);
@@ -63,7 +63,7 @@ static int place(int file, const struct piece *piece, MPI_Offset *start, MPI_Off
     return variable;
 }
 
-/* The inside of the guard cells as one MPI type. */
+/* Makes one MPI type of the part inside the guard cells. */
 static MPI_Datatype inside(const struct piece *piece) {
     int size[MAX_DIMS], count[MAX_DIMS], start[MAX_DIMS];
     for (int d = 0; d < piece->ndims; d++) {

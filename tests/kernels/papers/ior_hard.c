@@ -1,5 +1,6 @@
-/* IO500's ior-hard: transfers of 47008 bytes that the ranks take turns in, each written by its rank
- * alone. No transfer is aligned to anything and every one has two strangers as neighbours. */
+/* IO500's ior-hard: transfers of 47008 bytes in which the ranks take turns, each written
+ * independently by its rank. No transfer is aligned to anything, and each has transfers of other
+ * ranks on both sides. */
 #include "kernel.h"
 
 enum { TRANSFER, TRANSFERS };

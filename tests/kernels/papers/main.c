@@ -1,5 +1,5 @@
-/* kernels NAME FILE [options]: writes FILE in the pattern of NAME, prints what it took as one line
- * of JSON, and checks it if asked. */
+/* kernels NAME FILE [options]: writes FILE in the pattern of NAME, prints the times as one line of
+ * JSON, and checks the file on request. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ enum { KERNELS = sizeof kernels / sizeof *kernels };
 static const char *const mode_names[] = {"collective", "independent", "split", "nonblocking"};
 enum { MODES = sizeof mode_names / sizeof *mode_names };
 
-/* Which kernels run, with what. Without --mode each runs as in its paper. */
+/* The kernels to run, and their options. Without --mode each runs in the mode of its paper. */
 struct command {
     bool wanted[KERNELS];
     bool directory; /* several kernels, each to a file of its name */
@@ -69,7 +69,7 @@ static void set_hint(struct options *options, const char *text) {
     must(MPI_Info_set(options->info, key, equals + 1), "MPI_Info_set");
 }
 
-/* A size of the kernel, or of any kernel that has it. */
+/* Sets a size of every chosen kernel that has it. */
 static bool set_param(struct command *command, const char *option, const char *text) {
     bool found = false;
     for (int k = 0; k < KERNELS; k++) {
@@ -91,7 +91,7 @@ static enum mode mode_of(const char *text) {
     usage_error("--mode %s: it is one of collective, independent, split, nonblocking", text);
 }
 
-/* "all", or names with commas between them. */
+/* Parses "all", or names with commas between them. */
 static void choose(struct command *command, const char *names) {
     bool all = strcmp(names, "all") == 0;
     command->directory = all || strchr(names, ',');
@@ -188,7 +188,7 @@ static void report(const struct kernel *kernel, const struct options *options, c
     fflush(stdout);
 }
 
-/* The rank that found the lowest wrong byte says so; all ranks learn it. */
+/* The rank that found the lowest wrong byte reports it; all ranks learn the result. */
 static bool judge(const char *path, const struct wrong *wrong) {
     long long mine = wrong->offset < 0 ? LLONG_MAX : (long long)wrong->offset, lowest;
     int rank, first;
@@ -235,7 +235,7 @@ static bool one_file(const struct kernel *kernel, const long *value, const struc
     if (options->verify) {
         struct wrong wrong = {.offset = -1};
         must(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
-        /* The part of a rank that is most likely on another node, however they are placed. */
+        /* Checks the part of a rank that is most likely on another node, however ranks are placed. */
         int other = (group->rank + group->ranks / 2 + 1) % group->ranks;
         io_check(group->path, group->comm, &plans[other], options, &wrong);
         good = judge(group->path, &wrong);

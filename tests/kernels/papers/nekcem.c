@@ -1,8 +1,9 @@
 /* NekCEM's checkpoint, in the vtk legacy format: a master header by rank 0, then field by field a
  * block header and the data of all ranks one after another. Nothing is aligned, because the headers
- * are text. Fu et al.: 16,785 points on a rank, about 142 bytes each; nf files, written with split
- * collective calls (coIO, --groups), by one writer for a group that the others hand their data to
- * (rbIO, --groups and --rbio), or a file for each rank (1PFPP, --groups as many as ranks). */
+ * are text. Fu et al.: 16,785 points on a rank, about 142 bytes each; nf files. They are written
+ * with split collective calls (coIO, --groups), by one writer in each group to which the others
+ * send their data (rbIO, --groups and --rbio), or as one file for each rank (1PFPP, --groups as
+ * many as ranks). */
 #include "kernel.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Plans and their pieces: where they are in the file, in memory, and what is in them. */
+/* Plans and their pieces: their place in the file and in memory, and their content. */
 #include "kernel.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "../common/content.h"
 #include "../common/fail.h"
 
-/* What guard cells hold. A library that writes them, or reads into them, is noticed. */
+/* Content of guard cells. If a library writes them, or reads into them, it is noticed. */
 enum { GUARD_BYTE = 0xee };
 
 static struct piece *append(struct plan *plan) {
@@ -85,7 +85,8 @@ size_t piece_memory(const struct piece *piece) {
     return bytes;
 }
 
-/* Where the element `at` (relative to the piece's start) is: in the file, and in memory. */
+/* Return the place of the element `at` (relative to the piece's start): in the file, and in memory.
+ */
 static MPI_Offset in_file(const struct piece *piece, const MPI_Offset *at) {
     MPI_Offset linear = 0;
     for (int d = 0; d < piece->ndims; d++)
@@ -160,7 +161,7 @@ void *piece_filled(const struct piece *piece, uint64_t seed) {
 struct checking {
     uint64_t seed;
     const unsigned char *memory;
-    size_t seen; /* memory up to here has been looked at */
+    size_t seen; /* memory has been checked up to here */
     struct wrong *wrong;
 };
 

@@ -1,6 +1,7 @@
-/* S3D's restart file: mass (11 x Z x Y x X), velocity (3 x Z x Y x X), pressure and temperature
- * (Z x Y x X), all split among the ranks in X, Y and Z alike; the fourth dimension is not split.
- * Nisar et al., Son et al.: 50^3 on a rank, 15.26 MB. Runs are short and nothing is aligned. */
+/* S3D's restart file: mass (11 x Z x Y x X), velocity (3 x Z x Y x X), pressure and temperature (Z
+ * x Y x X), all split among the ranks in X, Y and Z in the same way; the fourth dimension is not
+ * split. Nisar et al., Son et al.: 50^3 on a rank, 15.26 MB. Runs are short and nothing is aligned.
+ */
 #include "kernel.h"
 
 enum { BLOCK, SPECIES };

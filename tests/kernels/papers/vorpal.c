@@ -1,4 +1,4 @@
-/* VORPAL's fields: three components of a vector field on a 3D grid, step by step, where load
+/* VORPAL's fields: three components of a vector field on a 3D grid, for each time step. Load
  * balancing has made the blocks of neighbouring ranks differ by one in each dimension. Howison et
  * al.: 40^3 or 80^3, 1390 to 1615 KB or 11556 to 12456 KB on a rank. */
 #include "kernel.h"

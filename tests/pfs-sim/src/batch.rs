@@ -1,4 +1,4 @@
-//! One operation of the file system that waits for requests on several OSTs.
+//! An operation of the file system that waits for requests on several OSTs.
 
 use crate::Errno;
 use parking_lot::Mutex;
@@ -12,12 +12,12 @@ struct State {
     finish: Option<Finish>,
 }
 
-/// Calls its end once all parts have reported, with the first error if there was one.
+/// Calls `finish` once all parts have reported, with the first error if there was one.
 #[derive(Clone)]
 pub struct Batch(Arc<Mutex<State>>);
 
 impl Batch {
-    /// `parts` must be at least one.
+    /// Makes a batch of `parts` requests, of which there must be at least one.
     pub fn new(parts: usize, finish: impl FnOnce(Result<(), Errno>) + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(State {
             left: parts,
@@ -26,7 +26,8 @@ impl Batch {
         })))
     }
 
-    /// Never called with a lock of the simulator held: the end answers the kernel.
+    /// Reports the result of one part. Must not be called with a lock of the simulator held,
+    /// because `finish` answers the kernel.
     pub fn report(&self, result: Result<(), Errno>) {
         let mut state = self.0.lock();
         if let Err(error) = result {

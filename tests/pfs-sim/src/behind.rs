@@ -1,9 +1,9 @@
-//! Writes that are acknowledged before they are served: the write-back cache of a client.
+//! Write-behind, as by a client's write-back cache: writes are acknowledged before they are served.
 //!
-//! Each client may have so many bytes under way to each OST. A write that fits is acknowledged at
-//! once and served in its turn; one that does not is acknowledged when it was served, which is when
-//! everything before it was, too. Errors that come after the acknowledgement are kept with the
-//! file and told by its next sync or close.
+//! Each client may have a limited number of bytes under way to each OST. A write that fits is
+//! acknowledged at once and served in its turn. A write that does not fit is acknowledged when it
+//! has been served, and then everything before it has been served too. Errors after the
+//! acknowledgement are kept with the file and returned by its next sync or close.
 
 use crate::locks::Client;
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 #[derive(Debug)]
 pub struct Behind {
-    /// Bytes for each client and OST; 0 switches it off.
+    /// Limit in bytes for each client and OST; 0 switches write-behind off.
     limit: u64,
     under_way: Mutex<HashMap<(Client, usize), u64>>,
 }
@@ -28,7 +28,8 @@ impl Behind {
         self.limit > 0
     }
 
-    /// Notes that `client` has these bytes under way to these OSTs, all of them or none.
+    /// Charges these bytes to `client` as under way to these OSTs: all of them, or none if one does
+    /// not fit. Returns whether they fitted.
     pub fn take(&self, client: Client, parts: &[(usize, u64)]) -> bool {
         let mut under_way = self.under_way.lock();
         let fits = parts.iter().all(|(ost, bytes)| {

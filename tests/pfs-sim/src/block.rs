@@ -1,21 +1,21 @@
 //! Memory for the bytes of objects, in blocks of 64 KiB.
 //!
-//! A page that is touched for the first time costs a fault, and on a virtual machine these faults
-//! can cost more than all else that a write asks of the simulator; they show as time that no OST
-//! was asked to take. So blocks that are given back are used again and never returned to the
-//! system, and memory can be touched before anything is measured (`warm`).
+//! The first access to a page costs a page fault. On a virtual machine these faults can cost more
+//! than everything else that a write asks of the simulator, and they would show up as time that no
+//! OST was set to take. So blocks are reused and never returned to the system, and memory can be
+//! touched before anything is measured (`warm`).
 
 use parking_lot::Mutex;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 pub const BLOCK: usize = 64 << 10;
-/// What is asked of the system at once.
+/// Bytes requested from the system at once.
 const REGION: usize = 32 << 20;
 
 #[derive(Default)]
 struct Free {
-    /// Never used, so zero.
+    /// Blocks that were never used, and so are zero.
     fresh: Vec<&'static mut [u8]>,
     used: Vec<&'static mut [u8]>,
 }
@@ -25,11 +25,12 @@ static FREE: Mutex<Free> = Mutex::new(Free {
     used: Vec::new(),
 });
 
-/// One block. Goes back to the others when dropped.
+/// One block. It goes back to the free list when it is dropped.
 pub struct Block(&'static mut [u8]);
 
 impl Block {
-    /// With `zero` it is zero; otherwise the caller overwrites all of it.
+    /// Takes a block. With `zero` its bytes are zero; otherwise the caller must overwrite all of
+    /// it.
     pub fn take(zero: bool) -> Self {
         let mut free = FREE.lock();
         if let Some(bytes) = free.used.pop() {
@@ -49,7 +50,7 @@ impl Block {
     }
 }
 
-/// Touches memory for this many bytes of data.
+/// Touches memory for this many bytes of data, so that it causes no page faults later.
 pub fn warm(bytes: u64) {
     let blocks = bytes.div_ceil(BLOCK as u64) as usize;
     let mut free = FREE.lock();
@@ -59,17 +60,17 @@ pub fn warm(bytes: u64) {
             break;
         }
         for page in region.chunks_exact_mut(4096) {
-            // Of zero to zero, which only the kernel notices.
+            // Writes a zero over a zero: only the kernel notices.
             page[0] = std::hint::black_box(0);
         }
         free.fresh.extend(region.chunks_exact_mut(BLOCK).rev());
     }
 }
 
-/// More memory; empty if the system has none of this kind.
+/// Returns more memory; an empty slice if the system has none left.
 fn region() -> &'static mut [u8] {
     // SAFETY: a new private mapping at an address of the kernel's choice, which is never unmapped
-    // and to which nobody else has a pointer. It is readable, writable and zero.
+    // and to which there is no other pointer. It is readable, writable and zero.
     unsafe {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

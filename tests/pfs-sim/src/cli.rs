@@ -1,4 +1,4 @@
-//! The command line, and the life of the process from the first mount to the last.
+//! The command line, and what the process does from the first mount to the last.
 
 use crate::cluster::{Cluster, Common};
 use crate::layout::{ANY, STRIPE_UNIT, Wish};
@@ -203,10 +203,10 @@ impl Cli {
     }
 }
 
-/// What ends the process.
+/// An event that can end the process.
 enum Event {
     Signal,
-    /// A session: everything of it was unmounted.
+    /// A session has ended: its mount was unmounted everywhere.
     Ended(io::Result<()>),
 }
 
@@ -252,16 +252,18 @@ fn run(cli: &Cli) -> Result<(), String> {
     ended.map_err(|e| e.to_string())
 }
 
-/// The servers of a real file system are other machines: what they do costs the clients no time of
-/// theirs. The nearest that one machine can do is to serve first.
+/// Raises the priority of this process. The servers of a real file system are other machines, so
+/// their work takes no processor time from the clients. The nearest that one machine can do is to
+/// schedule the server first.
 fn be_a_server() {
-    // SAFETY: changes a number of this process.
+    // SAFETY: the call only changes a number of this process.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) } != 0 {
         eprintln!("pfs-sim: runs at normal priority; under load its OSTs seem slower");
     }
 }
 
-/// Blocked in this thread and all that it starts, for the one that waits for them.
+/// Blocks these signals in this thread and in all threads that it starts later, for the thread that
+/// waits for them.
 fn block_signals() -> nix::Result<SigSet> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     signals.thread_block()?;
@@ -297,7 +299,7 @@ fn mount_all(cli: &Cli, pfs: &Arc<Pfs>) -> Result<Vec<Mounted>, String> {
     Ok(mounted)
 }
 
-/// Answers requests until a signal comes or nothing is mounted any more.
+/// Answers requests until a signal comes or no mount is left.
 fn serve(mounted: Vec<Mounted>, signals: SigSet, names: &[PathBuf]) -> io::Result<()> {
     let (events, received) = mpsc::channel();
     let mut left = mounted.len();
@@ -307,7 +309,7 @@ fn serve(mounted: Vec<Mounted>, signals: SigSet, names: &[PathBuf]) -> io::Resul
             .name("mount".into())
             .spawn(move || {
                 let ended = one.session.run();
-                // Nobody listens any more when the process is about to end.
+                // Sending fails if the process is about to end and has dropped the receiver.
                 events.send(Event::Ended(ended)).unwrap_or_default();
             })?;
     }

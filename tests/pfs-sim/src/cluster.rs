@@ -1,4 +1,4 @@
-//! All OSTs and the thread that moves them on.
+//! All OSTs, and the thread that answers their requests when the time has come.
 
 use crate::Errno;
 use crate::behind::Behind;
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What holds for all OSTs and is fixed when the simulator starts, but for the cost of a lock.
+/// Settings for all OSTs. They are fixed when the simulator starts, except for the cost of a lock.
 pub struct Common {
     pub default_layout: Wish,
     pub lock_cost_ns: AtomicU64,
-    /// Locks are asked for in multiples of this.
+    /// Lock ranges are rounded to multiples of this.
     pub lock_unit: u64,
-    /// Blocks that are read before a part of them is written; 0: never.
+    /// Size of the blocks that are read before a part of them is written; 0: never.
     pub rmw_unit: u64,
-    /// What a client may have acknowledged and not yet served, per OST; 0: nothing.
+    /// Bytes that a client may have acknowledged but not yet served, per OST; 0: none.
     pub write_behind: u64,
-    /// Files cannot be opened with O_DIRECT.
+    /// Opening a file with O_DIRECT is refused.
     pub no_direct: bool,
-    /// As NFS and GlusterFS do: see `Pfs::known_node`.
+    /// Answer ESTALE as NFS and GlusterFS do: see `Pfs::known_node`.
     pub forgets_removed: bool,
 }
 
@@ -46,12 +46,12 @@ pub struct Cluster {
     pub common: Common,
     pub behind: Arc<Behind>,
     timer: Timer,
-    /// Where the round robin of new files stands.
+    /// Counts new files, whose first OSTs are chosen round robin.
     turn: AtomicUsize,
 }
 
 impl Cluster {
-    /// `data` is a directory for the objects; without one they are in memory.
+    /// `data` is a directory for the objects; without it they are in memory.
     pub fn new(
         settings: Vec<OstSettings>,
         common: Common,
@@ -75,7 +75,7 @@ impl Cluster {
         })
     }
 
-    /// The thread that answers requests when their time has come; it ends with `close`.
+    /// Starts the thread that answers requests when their time has come. It ends with `close`.
     pub fn run(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let cluster = self.clone();
         std::thread::Builder::new()
@@ -88,7 +88,7 @@ impl Cluster {
             })
     }
 
-    /// A layout for a new file.
+    /// Returns a layout for a new file.
     pub fn place(&self, wish: &Wish) -> Result<Layout, Errno> {
         let wish = wish.or(&self.common.default_layout);
         wish.check(self.osts.len())?;
@@ -100,13 +100,13 @@ impl Cluster {
         Ok(wish.settle(self.osts.len(), turn % self.osts.len()))
     }
 
-    /// Queues a request on `ost` whose effect has been had.
+    /// Queues a request on `ost`; its effect has already happened.
     pub fn submit(&self, ost: usize, job: Job) {
         self.osts[ost].lock().push(job);
         self.advance(ost);
     }
 
-    /// Answers what is due on `ost`.
+    /// Answers the requests on `ost` that are due.
     pub fn advance(&self, ost: usize) {
         let mut done: Vec<Done> = Vec::new();
         let next = self.osts[ost].lock().advance(Instant::now(), &mut done);
@@ -116,7 +116,8 @@ impl Cluster {
         done.into_iter().for_each(Done::report);
     }
 
-    /// Carries out a command, all of it or nothing; the files' counters are the caller's.
+    /// Carries out a command completely or not at all. Resetting the files' counters is left to the
+    /// caller.
     pub fn change(&self, change: &Change) -> Result<(), String> {
         change.check()?;
         let targets = match &change.ost {
@@ -125,7 +126,7 @@ impl Cluster {
         };
         let cost = change.lock_cost.as_deref().map(units::time).transpose()?;
         if let Some(first) = targets.first() {
-            // The texts are the same for all, so what one accepts the others do.
+            // The texts are the same for all OSTs, so if one OST accepts them all do.
             change.apply(&self.osts[*first].lock().settings)?;
         }
         if let Some(cost) = cost {
@@ -147,7 +148,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Answers everything that is pending with EIO, and everything that still comes.
+    /// Answers everything that is pending with EIO, and everything that comes later.
     pub fn close(&self) {
         for index in 0..self.osts.len() {
             self.osts[index].lock().close();
@@ -158,7 +159,7 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// What `moves` lock moves and `bytes` cost.
+    /// Returns the cost of `bytes` and `moves` lock moves.
     pub fn cost(&self, bytes: u64, moves: u64) -> Cost {
         let moves = u32::try_from(moves).unwrap_or(u32::MAX);
         Cost {
@@ -168,9 +169,10 @@ impl Cluster {
     }
 }
 
-/// By default the kernel may wake a thread 50 us late to save power.
+/// Sets the timer slack to its minimum: by default the kernel may wake a thread 50 us late to save
+/// power.
 fn wake_up_in_time() {
-    // SAFETY: sets a number of the calling thread.
+    // SAFETY: the call only sets a number of the calling thread.
     let rc = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
     if rc != 0 {
         eprintln!("pfs-sim: times are exact to 50 us only: the timer slack cannot be set");

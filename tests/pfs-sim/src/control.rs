@@ -1,4 +1,4 @@
-//! What `.pfs-sim/counters`, `config` and `target_obd` say, and what `control` understands.
+//! Contents of `.pfs-sim/counters`, `config` and `target_obd`, and the commands of `control`.
 
 use crate::Errno;
 use crate::ops::{Clients, Pfs};
@@ -72,18 +72,18 @@ impl Pfs {
         }
     }
 
-    /// As in `/proc/fs/lustre/lov/*/target_obd`.
+    /// Formats the list of OSTs as in `/proc/fs/lustre/lov/*/target_obd`.
     pub fn target_obd(&self) -> String {
         let mut text = String::new();
         for (index, ost) in self.cluster.osts.iter().enumerate() {
-            // Writing to a string does not fail.
+            // Writing to a `String` cannot fail.
             writeln!(text, "{index}: {} ACTIVE", ost.name).unwrap_or_default();
         }
         text
     }
 
-    /// Carries out commands, one JSON object on each line. The first bad one ends it and is
-    /// explained in `control` until the next write.
+    /// Carries out commands, one JSON object on each line. Stops at the first bad one, which
+    /// reading `control` explains until the next write.
     pub fn command(&self, text: &[u8]) -> Result<(), Errno> {
         let outcome = self.commands(text);
         *self.outcome.lock() = match &outcome {

@@ -1,10 +1,10 @@
-//! What reads, writes and the rest of the data calls do to the objects of a file, and what they
-//! ask of the OSTs.
+//! Effect of reads, writes and the other data calls on the objects of a file, and the requests that
+//! they make to the OSTs.
 //!
-//! Every call has its effect at once and then queues one request for each object it touched; its
-//! `reply` is called when the last of them was served. A call that meets a refusing or full OST
-//! after others took their part ends short there, as POSIX allows; one that meets it first fails,
-//! but not before that OST had its time to say so.
+//! Every call takes effect at once and then queues one request for each object that it touched; its
+//! `reply` is called when the last request has been served. If an OST refuses or is full after
+//! other OSTs have taken their part, the call ends short there, as POSIX allows. If the first OST
+//! does so, the call fails, but only after that OST has taken its time to answer.
 
 use crate::Errno;
 use crate::batch::Batch;
@@ -19,10 +19,10 @@ use crate::tally::Tally;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The largest file, as ext4 has it with large blocks; keeps all sums below 2^63.
+/// The largest file size, that of ext4 with large blocks. It keeps all sums below 2^63.
 pub const LARGEST: u64 = 1 << 62;
 
-/// A file as one client uses it.
+/// A file as used by one client.
 #[derive(Clone)]
 pub struct Open {
     pub file: Arc<FileBody>,
@@ -72,7 +72,7 @@ fn one() -> Tally {
 }
 
 impl Cluster {
-    /// Queues `parts`; `finish` hears of the first error.
+    /// Queues `parts`; `finish` is called with the first error, if any.
     pub(crate) fn queue(
         &self,
         file: &Arc<FileBody>,
@@ -100,7 +100,8 @@ impl Cluster {
         file.layout_or(|wish| self.place(wish))
     }
 
-    /// Takes the lock for `start..end` of an object; how many others had to move.
+    /// Takes the lock on `start..end` of an object and returns how many locks of other clients had
+    /// to move.
     pub(crate) fn lock(
         &self,
         object: &mut Object,
@@ -114,8 +115,8 @@ impl Cluster {
         object.locks.acquire(client, mode, start / unit * unit, end)
     }
 
-    /// Writes `data` at `offset`, or at the end of the file if there is none. With `behind` it may
-    /// be acknowledged before it is served.
+    /// Writes `data` at `offset`, or at the end of the file if `offset` is `None`. With `behind`
+    /// the write may be acknowledged before it is served.
     pub fn write(
         &self,
         open: &Open,
@@ -303,8 +304,8 @@ impl Cluster {
         })
     }
 
-    /// Waits for the OSTs of the file to have served what came before, and tells what went wrong
-    /// with it.
+    /// Waits until the OSTs of the file have served everything that came before, and returns the
+    /// errors of those requests.
     pub fn sync(
         &self,
         file: &Arc<FileBody>,
@@ -325,14 +326,15 @@ impl Cluster {
     }
 }
 
-/// Whether a write of `piece` begins or ends inside a stripe. `last`: the end of the file.
+/// Returns whether a write of `piece` begins or ends inside a stripe. `last` is the end of the
+/// file.
 fn unaligned(layout: &Layout, piece: &Piece, last: u64) -> bool {
     let end = piece.offset + piece.len;
     let inside = |offset: u64| !offset.is_multiple_of(layout.stripe_size);
     inside(piece.offset) || (inside(end) && end != last)
 }
 
-/// The simulator itself is in trouble: its data directory does not work.
+/// Reports an error of the simulator itself: its data directory does not work.
 pub(crate) fn failed(what: &str, error: &std::io::Error) -> Errno {
     eprintln!("pfs-sim: cannot {what} an object file: {error}");
     Errno::EIO

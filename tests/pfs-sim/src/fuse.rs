@@ -1,7 +1,7 @@
-//! The kernel's side: translates requests into `ops` and back, and decides nothing.
+//! The FUSE interface: translates requests into `ops` and back, and decides nothing itself.
 //!
-//! Data is never cached by the kernel (direct I/O), attributes and names not beyond the call, so
-//! that every request reaches the model and several mount points agree.
+//! The kernel never caches data (direct I/O), and keeps attributes and names no longer than the
+//! call, so every request reaches the model and all mount points agree.
 
 mod convert;
 mod transfer;
@@ -32,7 +32,7 @@ pub struct Adapter {
     pub pfs: Arc<Pfs>,
     pub mount: usize,
     pub max_request: u32,
-    /// Files can be mapped to be shared.
+    /// Whether files can be mapped shared.
     pub maps: bool,
 }
 
@@ -236,15 +236,16 @@ impl Filesystem for Adapter {
         let opened = made.and_then(|node| match self.pfs.open(caller, node.ino, flags) {
             Ok(fh) => Ok((attr(&node), FileHandle(fh))),
             Err(e) => {
-                // The file stays, as on Linux' own file systems, which find out after they made it
-                // that it cannot be opened so; but the kernel does not hear of it.
+                // The file stays, as on Linux' own file systems, which also find out only after
+                // making it that it cannot be opened like this. But the kernel is not told of the
+                // node, so its lookup is taken back.
                 self.pfs.forget(self.mount, node.ino, 1);
                 Err(e)
             }
         });
         match opened {
-            // Another mount was quicker. This makes the kernel look again and open what is there,
-            // with all its checks.
+            // Another mount created the file first. ESTALE makes the kernel look the name up again
+            // and open the existing file with all its checks.
             Err(crate::Errno::EEXIST) if flags & libc::O_EXCL == 0 => reply.error(Errno::ESTALE),
             Ok((attr, fh)) => reply.created(&TTL, &attr, Generation(0), fh, direct()),
             Err(e) => reply.error(errno(e)),
@@ -297,7 +298,8 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // Pages written back from a mapping know their place.
+        // Pages that are written back from a mapping have an offset even if the file is open for
+        // appending.
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         self.write_to(fh.0, offset, data, flags.0, mapped, reply);
     }
@@ -427,8 +429,9 @@ impl Filesystem for Adapter {
         send_empty(reply, self.pfs.remove_xattr(ino.0, name));
     }
 
-    /// Lustre's layout calls included: FUSE hands over only the eight bytes that their numbers
-    /// announce, not the structure behind them. The attribute `lustre.lov` does the same.
+    /// Refuses all ioctls, including Lustre's layout calls: FUSE passes on only the eight bytes
+    /// that the call's number encodes, not the structure behind them. The attribute `lustre.lov`
+    /// does the same.
     fn ioctl(
         &self,
         _req: &Request,

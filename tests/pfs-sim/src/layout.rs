@@ -1,29 +1,30 @@
-//! Which byte of a file is where: RAID-0 over the objects of a file, one object for each OST.
+//! Maps the bytes of a file to objects: RAID-0 over the objects of a file, one object on each OST.
 //!
 //! Stripe `u` of a file is stripe `u / count` of object `u % count`; the object's bytes are
-//! contiguous. All arithmetic of the simulator that crosses between files and objects is here.
+//! contiguous. All arithmetic between file offsets and object offsets is here.
 
 use crate::Errno;
 
-/// What a stripe size must be a multiple of, as on Lustre.
+/// A stripe size must be a multiple of this, as on Lustre.
 pub const STRIPE_UNIT: u64 = 65536;
 /// Stands for "all" in a stripe count and for "any" in a start.
 pub const ANY: u16 = 0xffff;
 
-/// What was asked for; what is missing comes from the directory, then from the mount.
+/// Requested striping. Missing values come from the directory, then from the mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     pub stripe_size: Option<u64>,
     pub stripe_count: Option<u16>,
     pub start: Option<usize>,
-    /// A full list of OSTs, in stripe order; count and start then do not matter.
+    /// A complete list of OSTs, in stripe order; `stripe_count` and `start` are then ignored.
     pub osts: Option<Vec<usize>>,
-    /// Name of the pool; kept and shown, otherwise without effect. Its presence means version 3.
+    /// Name of the pool. It is kept and shown but has no other effect. If it is set, the structure
+    /// has version 3.
     pub pool: Option<[u8; 16]>,
 }
 
 impl Wish {
-    /// `self`, with what it leaves open filled from `base`.
+    /// Returns `self` with missing values filled in from `base`.
     pub fn or(&self, base: &Wish) -> Wish {
         Wish {
             stripe_size: self.stripe_size.or(base.stripe_size),
@@ -34,7 +35,7 @@ impl Wish {
         }
     }
 
-    /// Refuses what no file could have on `targets` OSTs.
+    /// Refuses values that no file could have on `targets` OSTs.
     pub fn check(&self, targets: usize) -> Result<(), Errno> {
         if let Some(size) = self.stripe_size
             && (size == 0 || !size.is_multiple_of(STRIPE_UNIT) || size > u64::from(u32::MAX))
@@ -56,7 +57,7 @@ impl Wish {
         Ok(())
     }
 
-    /// The layout of one file. `turn` is where the round robin stands.
+    /// Makes the layout of one file. `turn` is the first OST if none was requested.
     pub fn settle(&self, targets: usize, turn: usize) -> Layout {
         let osts = self.osts.clone().unwrap_or_else(|| {
             let count = match self.stripe_count {
@@ -90,9 +91,9 @@ pub struct Piece {
     /// Position of the object in `Layout::osts`.
     pub object: usize,
     pub ost: usize,
-    /// Where it starts in the object.
+    /// Start of the range in the object.
     pub at: u64,
-    /// Where it starts in the file.
+    /// Start of the range in the file.
     pub offset: u64,
     pub len: u64,
 }
@@ -102,8 +103,8 @@ impl Layout {
         self.osts.len() as u64
     }
 
-    /// The pieces of `offset..offset + len`, in file order. Stripes that follow each other in one
-    /// object are one piece, so a file with a single stripe gives one piece.
+    /// Returns the pieces of `offset..offset + len`, in file order. Consecutive stripes in the same
+    /// object form one piece, so a file with a single object gives one piece.
     pub fn pieces(&self, offset: u64, len: u64) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         let (mut at, end) = (offset, offset.saturating_add(len));
@@ -126,14 +127,14 @@ impl Layout {
         pieces
     }
 
-    /// Where the file's byte `offset` is in its object.
+    /// Returns the offset in its object of the file's byte `offset`.
     fn inside(&self, offset: u64) -> u64 {
         let unit = offset / self.stripe_size;
         unit / self.count() * self.stripe_size + offset % self.stripe_size
     }
 
-    /// How much of `object` belongs to the first `size` bytes of the file; also the first place in
-    /// the object that belongs to the file's bytes at or after `size`.
+    /// Returns how many bytes of `object` belong to the first `size` bytes of the file. This is
+    /// also the first offset in the object that belongs to file bytes at or after `size`.
     pub fn object_len(&self, object: usize, size: u64) -> u64 {
         let row = self.stripe_size * self.count();
         let rest = size % row;
@@ -141,7 +142,7 @@ impl Layout {
         size / row * self.stripe_size + rest.saturating_sub(before).min(self.stripe_size)
     }
 
-    /// Where byte `at` of `object` is in the file.
+    /// Returns the file offset of byte `at` of `object`.
     pub fn offset_of(&self, object: usize, at: u64) -> u64 {
         let unit = at / self.stripe_size * self.count() + object as u64;
         unit * self.stripe_size + at % self.stripe_size

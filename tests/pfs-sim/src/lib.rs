@@ -1,11 +1,11 @@
-//! A simulated striped parallel file system, and the handle by which tests and benchmarks use it.
+//! A simulated striped parallel file system, and the handle with which tests and benchmarks use it.
 //!
 //! The simulator is a FUSE file system in a process of its own (`pfs-sim`); [`Sim`] starts it, talks
 //! to it and takes it down. The model, its counters and its limits are in `README.md`.
 //!
-//! Inside: [`layout`] maps files to objects, `object` holds bytes, `locks` decides who may touch
-//! them, `pipe` says how long that takes, `ost` and `cluster` let the time pass, `tree` and `node`
-//! are the names, `ops` puts these together and `fuse` shows them to the kernel.
+//! Structure: [`layout`] maps files to objects, `object` holds bytes, `locks` grants extent locks,
+//! `pipe` computes how long requests take, `ost` and `cluster` queue and answer them, `tree` and
+//! `node` are the namespace, `ops` puts these together, and `fuse` serves the kernel.
 
 mod batch;
 mod behind;

@@ -1,17 +1,18 @@
 //! Extent locks of one object, as the server of a parallel file system grants them.
 //!
-//! A client needs a lock for every byte that it reads (shared) or writes (exclusive), keeps what it
-//! was given, and is given more than it asked for: the largest range around its request that no
-//! other client's lock stands in. So a client that is alone asks once.
+//! A client needs a lock for every byte that it reads (shared) or writes (exclusive). It keeps what
+//! it was granted, and is granted more than it requested: the largest range around its request that
+//! contains no conflicting lock of another client. So a client that is alone requests a lock once.
 //!
-//! A request that meets other clients' locks makes each of them give way, and each is one *move*.
-//! The holder keeps what it has used so far: it gives up everything behind the last byte it used if
-//! the request lies behind, everything before the first if the request lies before, and the whole
-//! lock if the request falls within what it used. This is how Nisar et al. describe Lustre and GPFS.
+//! A request that conflicts with other clients' locks makes each of them give way; each of these is
+//! one *move*. The holder keeps what it has used so far: it gives up everything behind the last
+//! byte that it used if the request lies behind that, everything before the first one if the
+//! request lies before that, and the whole lock if the request falls within what it used. This is
+//! how Nisar et al. describe Lustre and GPFS.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Who holds a lock: a mount, a process or an open file, by the setting of the simulator.
+/// The holder of a lock: a mount, a process or an open file, depending on the simulator's settings.
 pub type Client = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub enum Mode {
 struct Held {
     client: Client,
     end: u64,
-    /// The hull of what was asked for under it.
+    /// Hull of the ranges that were requested under this lock.
     used: (u64, u64),
 }
 
@@ -39,12 +40,12 @@ impl Held {
     }
 }
 
-/// Locks without overlaps, by start.
+/// Non-overlapping locks, by start.
 #[derive(Debug, Default)]
 struct Ranges(BTreeMap<u64, Held>);
 
 impl Ranges {
-    /// The starts of what overlaps `start..end`.
+    /// Returns the starts of the locks that overlap `start..end`.
     fn overlapping(&self, start: u64, end: u64) -> Vec<u64> {
         self.0
             .range(..end)
@@ -59,7 +60,7 @@ impl Ranges {
         Some(held)
     }
 
-    /// The one at `key` gives way to `start..end`.
+    /// Makes the lock at `key` give way to `start..end`.
     fn revoke(&mut self, key: u64, start: u64, end: u64) {
         let Some(mut held) = self.0.remove(&key) else {
             return;
@@ -72,8 +73,8 @@ impl Ranges {
         }
     }
 
-    /// Narrows `room` to what is free of locks that others than `client` hold around
-    /// `start..end`, which nobody else holds.
+    /// Narrows `room` around `start..end` to the range in which only `client` holds locks. No other
+    /// client may hold a lock on `start..end` itself.
     fn confine(&self, client: Client, start: u64, end: u64, room: &mut (u64, u64)) {
         let before = self.0.range(..start).rev();
         if let Some((_, held)) = before.into_iter().find(|(_, held)| held.client != client) {
@@ -85,7 +86,8 @@ impl Ranges {
         }
     }
 
-    /// Takes the locks of `client` inside `room` out; the hull of what they were used for.
+    /// Removes the locks of `client` that lie inside `room`, and extends `used` to the hull of what
+    /// they were used for.
     fn absorb(&mut self, client: Client, room: (u64, u64), used: &mut (u64, u64)) {
         for key in self.overlapping(room.0, room.1) {
             let Some(held) = self.0.get(&key).copied() else {
@@ -101,14 +103,14 @@ impl Ranges {
 
 #[derive(Debug, Default)]
 pub struct LockTable {
-    /// At most one client at any byte.
+    /// Exclusive locks: at most one client holds any byte.
     exclusive: Ranges,
-    /// Those of different clients may overlap.
+    /// Shared locks. Those of different clients may overlap.
     shared: HashMap<Client, Ranges>,
 }
 
 impl LockTable {
-    /// Makes sure that `client` holds `start..end`; how many locks had to move for it.
+    /// Makes sure that `client` holds `start..end`; returns how many locks had to move for it.
     pub fn acquire(&mut self, client: Client, mode: Mode, start: u64, end: u64) -> u64 {
         if start >= end || self.use_held(client, mode, start, end) {
             return 0;
@@ -131,7 +133,7 @@ impl LockTable {
             .is_some()
     }
 
-    /// Every lock of another client that conflicts gives way.
+    /// Makes every conflicting lock of another client give way.
     fn clear(&mut self, client: Client, mode: Mode, start: u64, end: u64) -> u64 {
         let mut moves = 0;
         let mut clear = |ranges: &mut Ranges| {
@@ -171,7 +173,8 @@ impl LockTable {
         ranges.0.insert(room.0, Held { client, end, used });
     }
 
-    /// Forgets what `client` holds: it went away by itself, so nothing moved.
+    /// Forgets the locks of `client`. They do not count as moves, because the client went away by
+    /// itself.
     pub fn drop_client(&mut self, client: Client) {
         self.exclusive.0.retain(|_, held| held.client != client);
         self.shared.remove(&client);

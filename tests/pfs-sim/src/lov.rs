@@ -36,7 +36,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32, Errno> {
     field.map(|b| u32::from_le_bytes(*b)).ok_or(Errno::EINVAL)
 }
 
-/// What a caller asks for.
+/// Parses the striping that a caller requests.
 pub fn parse(bytes: &[u8]) -> Result<Wish, Errno> {
     let magic = u32_at(bytes, 0)?;
     let header = match magic {
@@ -86,7 +86,7 @@ fn header(pool: Option<[u8; 16]>, id: u64, size: u64, count: u16, last: u16) -> 
     out
 }
 
-/// The layout of the file `ino`, with its objects.
+/// Encodes the layout of the file `ino`, with its objects.
 pub fn of_file(ino: u64, layout: &Layout) -> Vec<u8> {
     let count = layout.osts.len() as u16;
     let mut out = header(layout.pool, ino, layout.stripe_size, count, 0);
@@ -99,7 +99,7 @@ pub fn of_file(ino: u64, layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// What a caller would set, or what a directory hands down: no objects.
+/// Encodes a request or a directory's default, which have no objects.
 pub fn of_wish(wish: &Wish) -> Vec<u8> {
     if let Some(osts) = &wish.osts {
         let pool = Some(wish.pool.unwrap_or_default());
@@ -121,7 +121,7 @@ pub fn of_wish(wish: &Wish) -> Vec<u8> {
     )
 }
 
-/// The layout of a file as `lustre.lov` shows it; for tests that read it back.
+/// Parses the layout of a file as `lustre.lov` shows it, for tests that read it back.
 pub fn parse_file(bytes: &[u8]) -> Result<Layout, Errno> {
     let wish = parse(bytes)?;
     let header = if wish.pool.is_some() {

@@ -1,4 +1,4 @@
-//! The `pfs-sim` program. What it does is in the library, where tests reach it.
+//! The `pfs-sim` program. Its code is in the library, where tests can call it.
 
 use std::process::ExitCode;
 

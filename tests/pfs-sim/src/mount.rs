@@ -1,6 +1,6 @@
-//! Mount points: made, served and taken down.
+//! Makes mount points, serves them and takes them down.
 //!
-//! The mount is made here rather than by fuser, whose own unmount can leave a busy mount behind.
+//! The mount is made here and not by fuser, whose own unmount can leave a busy mount behind.
 
 use crate::fuse::Adapter;
 use crate::ops::Pfs;
@@ -28,7 +28,7 @@ pub struct Look {
     pub no_mmap: bool,
 }
 
-/// A mounted session that does not yet answer.
+/// A mounted session that does not answer yet.
 pub struct Mounted {
     pub session: Session<Adapter>,
     pub mountpoint: PathBuf,
@@ -84,7 +84,8 @@ fn open_device() -> io::Result<OwnedFd> {
         .map_err(|e| io::Error::new(e.kind(), format!("{DEVICE}: {e}; try `modprobe fuse`")))
 }
 
-/// Takes the mount out of the tree at once, even if it is dead or in use. Fine if there is none.
+/// Detaches the mount from the tree at once, even if it is dead or in use. Succeeds if there is
+/// none.
 pub fn unmount(mountpoint: &Path) -> io::Result<()> {
     match nix::mount::umount2(mountpoint, MntFlags::MNT_DETACH) {
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
@@ -92,17 +93,17 @@ pub fn unmount(mountpoint: &Path) -> io::Result<()> {
     }
 }
 
-/// Raises the machine's limit on the size of FUSE requests while it lives. The kernel looks at the
-/// limit only when something is mounted, so it is put back right afterwards; a lock keeps two
-/// simulators that start together from putting back each other's.
+/// Raises the machine's limit on the size of FUSE requests while this value lives. The kernel reads
+/// the limit only when something is mounted, so it is restored right afterwards; a lock prevents
+/// two simulators that start together from restoring each other's value.
 pub struct BigRequests {
-    /// Dropped, and with it released, after the limit was put back.
+    /// Dropped, and with it released, after the limit was restored.
     _lock: Flock<File>,
     before: String,
 }
 
 impl BigRequests {
-    /// `None` where the limit is high enough, or fixed by an older kernel.
+    /// Returns `None` if the limit is high enough, or if an older kernel has a fixed limit.
     pub fn allow(bytes: u32) -> io::Result<Option<Self>> {
         let file = match File::open(PAGES_LIMIT) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

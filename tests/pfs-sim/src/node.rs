@@ -1,4 +1,4 @@
-//! Files, directories and links, apart from their names.
+//! Files, directories and links, without their names.
 
 use crate::Errno;
 use crate::layout::{Layout, Wish};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// What `stat` shows and more.
+/// The attributes that `stat` shows, and more.
 #[derive(Clone, Debug)]
 pub struct Attrs {
-    /// With the file type.
+    /// Permissions and file type.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -24,9 +24,9 @@ pub struct Attrs {
     pub mtime: SystemTime,
     pub ctime: SystemTime,
     pub xattrs: BTreeMap<OsString, Vec<u8>>,
-    /// How many handles there are.
+    /// Number of open handles.
     pub opens: u64,
-    /// How often the kernel was told of it, per mount.
+    /// The kernel's lookup count of this node, per mount.
     pub lookups: Vec<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Attrs {
         }
     }
 
-    /// Its content changed.
+    /// Notes that the content changed.
     pub fn changed(&mut self) {
         let now = SystemTime::now();
         self.mtime = now;
@@ -56,20 +56,21 @@ impl Attrs {
     }
 }
 
-/// What a regular file has beyond attributes.
+/// State of a regular file beyond its attributes.
 #[derive(Debug, Default)]
 pub struct FileBody {
     pub ino: u64,
     size: AtomicU64,
     /// Pages of all its objects.
     pub pages: AtomicU64,
-    /// Set once, with the first object; before that a wish that was made for it.
+    /// The layout is set once, with the first object; before that there is only the requested
+    /// striping.
     placement: Mutex<Placement>,
-    /// Held for reading by reads and writes, for writing by what moves the end of the file or frees
-    /// pages: nothing may write behind an end that is being cut.
+    /// Held for reading by reads and writes, and for writing by calls that move the end of the file
+    /// or free pages: nothing may write behind an end that is being cut.
     pub gate: RwLock<()>,
     pub tally: Mutex<Tally>,
-    /// Of a write that was acknowledged before it failed.
+    /// Error of a write that was acknowledged before it failed.
     pub late_error: Mutex<Option<Errno>>,
 }
 
@@ -97,7 +98,7 @@ impl FileBody {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// The gate must be held for writing.
+    /// Sets the size. The gate must be held for writing.
     pub fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
     }
@@ -106,7 +107,7 @@ impl FileBody {
         self.placement.lock().layout.clone()
     }
 
-    /// The layout, made now by `place` if the file has none yet.
+    /// Returns the layout; if the file has none yet, makes it with `place`.
     pub fn layout_or(
         &self,
         place: impl FnOnce(&Wish) -> Result<Layout, Errno>,
@@ -120,7 +121,8 @@ impl FileBody {
         Ok(layout)
     }
 
-    /// Gives a file without objects the layout that `place` makes of `wish`. False if it has one.
+    /// Gives a file without objects the layout that `place` makes of `wish`. Returns false if it
+    /// has one.
     pub fn set_layout(
         &self,
         wish: &Wish,
@@ -138,11 +140,11 @@ impl FileBody {
 
 #[derive(Debug)]
 pub enum Body {
-    /// The layout that new files in it get.
+    /// The striping for new files in the directory.
     Dir(Mutex<Wish>),
     File(Arc<FileBody>),
     Link(PathBuf),
-    /// FIFOs, sockets, devices: only a name and attributes.
+    /// FIFOs, sockets and devices, which have only a name and attributes.
     Special,
 }
 
@@ -165,7 +167,7 @@ impl Node {
         }
     }
 
-    /// What a directory hands down; nothing for the rest.
+    /// Returns the striping that a directory passes on to new entries; empty for other nodes.
     pub fn wish(&self) -> Wish {
         match &self.body {
             Body::Dir(wish) => wish.lock().clone(),
@@ -182,7 +184,7 @@ impl Node {
         }
     }
 
-    /// In units of 512 bytes.
+    /// Returns the space in units of 512 bytes.
     pub fn blocks(&self) -> u64 {
         match &self.body {
             Body::Dir(_) => 8,

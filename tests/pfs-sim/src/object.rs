@@ -1,7 +1,7 @@
-//! The bytes of one object on one OST, and which of its pages exist.
+//! The bytes of one object on one OST, and the map of its existing pages.
 //!
-//! Data is kept in memory or, where the simulator was given a directory, in a sparse file. The map
-//! of pages is in memory in both cases: capacity, holes and read-modify-writes are decided by it.
+//! Data is kept in memory or, if the simulator was given a directory, in a sparse file. The map of
+//! pages is in memory in both cases: it decides capacity, holes and read-modify-writes.
 
 use crate::block::{BLOCK, Block};
 use crate::locks::LockTable;
@@ -21,17 +21,17 @@ const CHUNK: u64 = BLOCK as u64;
 struct Chunk {
     /// One bit for each page that exists.
     pages: u16,
-    /// Missing while all of it is zero, and always when the data is in a file.
+    /// `None` while all of it is zero, and always if the data is in a file.
     data: Option<Block>,
 }
 
-/// The bits of the pages that `start..end`, both within a chunk, touch.
+/// Returns the bits of the pages that `start..end` touches; both are within one chunk.
 fn mask(start: u64, end: u64) -> u16 {
     let (first, last) = (start / PAGE, end.div_ceil(PAGE));
     (((1u32 << (last - first)) - 1) << first) as u16
 }
 
-/// The bits of the pages that `start..end` covers wholly.
+/// Returns the bits of the pages that `start..end` covers completely.
 fn inner_mask(start: u64, end: u64) -> u16 {
     let (first, last) = (start.div_ceil(PAGE), end / PAGE);
     if first < last {
@@ -41,7 +41,7 @@ fn inner_mask(start: u64, end: u64) -> u16 {
     }
 }
 
-/// `start..end` cut at chunks: the chunk's number and the range within it.
+/// Cuts `start..end` at chunk boundaries: yields each chunk's number and the range within it.
 fn chunks(start: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64)> {
     let numbers = start / CHUNK..if end > start {
         (end - 1) / CHUNK + 1
@@ -58,7 +58,7 @@ fn chunks(start: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64)> {
 pub struct Object {
     chunks: BTreeMap<u64, Chunk>,
     pub locks: LockTable,
-    /// Where the data is, if not in memory.
+    /// The file with the data, if it is not in memory.
     path: Option<PathBuf>,
 }
 
@@ -87,7 +87,7 @@ impl Object {
         counts.sum()
     }
 
-    /// How many pages would be new if `start..end` were written.
+    /// Returns how many pages would be new if `start..end` were written.
     pub fn missing(&self, start: u64, end: u64) -> u64 {
         chunks(start, end)
             .map(|(number, from, to)| {
@@ -97,7 +97,7 @@ impl Object {
             .sum()
     }
 
-    /// Whether any page of `start..end` exists.
+    /// Returns whether any page of `start..end` exists.
     fn any(&self, start: u64, end: u64) -> bool {
         chunks(start, end).any(|(number, from, to)| {
             let chunk = self.chunks.get(&number);
@@ -105,8 +105,8 @@ impl Object {
         })
     }
 
-    /// How many blocks of `unit` bytes a write of `start..end` would change only in part though
-    /// they hold data: those must be read first. At most two.
+    /// Returns how many blocks of `unit` bytes hold data and would be changed only in part by a
+    /// write of `start..end`; these must be read first. At most two.
     pub fn partial_blocks(&self, start: u64, end: u64, unit: u64) -> u64 {
         if unit == 0 || start >= end {
             return 0;
@@ -123,7 +123,7 @@ impl Object {
         count
     }
 
-    /// Creates the pages of `start..end`; how many are new.
+    /// Creates the pages of `start..end`; returns how many are new.
     pub fn allocate(&mut self, start: u64, end: u64) -> u64 {
         let mut new = 0;
         for (number, from, to) in chunks(start, end) {
@@ -134,7 +134,7 @@ impl Object {
         new
     }
 
-    /// How many pages are new.
+    /// Writes `data`; returns how many pages are new.
     pub fn write(&mut self, at: u64, data: &[u8]) -> io::Result<u64> {
         let end = at + data.len() as u64;
         if let Some(file) = self.file()? {
@@ -155,7 +155,7 @@ impl Object {
         Ok(new)
     }
 
-    /// Fills all of `buf`, which is zero, with what is there.
+    /// Fills `buf` with the object's bytes. `buf` must be zero, because holes are skipped.
     pub fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let end = at + buf.len() as u64;
         let file = if self.any(at, end) {
@@ -184,7 +184,7 @@ impl Object {
         Ok(())
     }
 
-    /// Makes `start..end` zero and gives back the pages that it covers wholly: how many.
+    /// Makes `start..end` zero and frees the pages that it covers completely; returns how many.
     pub fn punch(&mut self, start: u64, end: u64) -> io::Result<u64> {
         if start >= end {
             return Ok(0);
@@ -217,12 +217,12 @@ impl Object {
         Ok(freed)
     }
 
-    /// Cuts the object at `len`; how many pages that gives back.
+    /// Cuts the object at `len`; returns how many pages that frees.
     pub fn truncate(&mut self, len: u64) -> io::Result<u64> {
         self.punch(len, u64::MAX)
     }
 
-    /// The first existing byte at or after `at`.
+    /// Returns the first existing byte at or after `at`.
     pub fn next_data(&self, at: u64) -> Option<u64> {
         for (number, chunk) in self.chunks.range(at / CHUNK..) {
             let base = number * CHUNK;
@@ -236,7 +236,8 @@ impl Object {
         None
     }
 
-    /// Where what exists at `at` ends, or `at` itself if nothing does.
+    /// Returns the end of the existing pages at `at`, or `at` itself if the page there does not
+    /// exist.
     pub fn data_end(&self, at: u64) -> u64 {
         let mut end = at;
         loop {
@@ -249,7 +250,7 @@ impl Object {
         }
     }
 
-    /// Removes the file, if there is one.
+    /// Removes the object's file, if there is one.
     pub fn remove(self) -> io::Result<()> {
         match self.path.map(std::fs::remove_file) {
             Some(Err(e)) if e.kind() != io::ErrorKind::NotFound => Err(e),

@@ -1,4 +1,4 @@
-//! The file system without FUSE: what each call means, in terms of the tree and the cluster.
+//! The file system without FUSE: implements each call on the tree and the cluster.
 
 use crate::Errno;
 use crate::cluster::Cluster;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// Files opened with this bit get their objects later: by `lustre.lov`, or with the first byte.
-/// It is what FUSE lets through of Lustre's O_LOV_DELAY_CREATE.
+/// Files opened with this bit get their objects later: by `lustre.lov`, or with the first byte. It
+/// is the part of Lustre's O_LOV_DELAY_CREATE that FUSE passes on.
 pub const DELAY_CREATE: i32 = libc::O_ASYNC;
 
-/// Whom a lock belongs to.
+/// What counts as a client, that is, as the holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Clients {
     /// Each mount point is a client, as on a real machine
@@ -30,7 +30,7 @@ pub enum Clients {
     Handle,
 }
 
-/// Who calls: through which mount, as whom, from which thread.
+/// The caller of an operation: its mount, its user and group, and its thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub mount: usize,
@@ -44,18 +44,18 @@ pub enum Handle {
         node: Arc<Node>,
         open: Open,
     },
-    /// FIFOs and the like: opened by the kernel, known here only to be closed.
+    /// FIFOs and the like. The kernel does their I/O; the handle exists here only to be closed.
     Other {
         node: Arc<Node>,
     },
-    /// What a file below `.pfs-sim` said when it was opened.
+    /// Content of a file below `.pfs-sim` at the time when it was opened.
     Virtual {
         ino: u64,
         content: Vec<u8>,
     },
 }
 
-/// What `setattr` changes, the size apart.
+/// Attributes that `setattr` changes, except the size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewAttrs {
     pub mode: Option<u32>,
@@ -68,7 +68,7 @@ pub struct NewAttrs {
 /// Number, place in the listing, mode, name.
 pub type Listing = (u64, u64, u32, OsString);
 
-/// All OSTs together, in bytes.
+/// Space of all OSTs in sum, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Space {
     pub capacity: u64,
@@ -82,7 +82,7 @@ pub struct Pfs {
     pub clients: Clients,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     next_handle: AtomicU64,
-    /// What became of the last control command.
+    /// Outcome of the last control command.
     pub outcome: Mutex<String>,
 }
 
@@ -102,7 +102,8 @@ impl Pfs {
         self.tree.read().node(ino)
     }
 
-    /// The same, and ESTALE of one that has no name and is not open, if such are forgotten.
+    /// Returns the node like `node`. With `forgets_removed` a node that has no name and is not open
+    /// gives ESTALE.
     pub fn known_node(&self, ino: u64) -> Result<Arc<Node>, Errno> {
         let node = self.node(ino)?;
         let gone = {
@@ -119,7 +120,7 @@ impl Pfs {
         self.handles.read().get(&fh).cloned().ok_or(Errno::EBADF)
     }
 
-    /// The file behind a handle.
+    /// Returns the open file of a handle.
     pub fn open_file(&self, fh: u64) -> Result<Open, Errno> {
         match &*self.handle(fh)? {
             Handle::File { open, .. } => Ok(open.clone()),
@@ -127,7 +128,7 @@ impl Pfs {
         }
     }
 
-    /// A node that the kernel is now told of.
+    /// Looks up a name and counts the lookup, because the kernel now knows the node.
     pub fn lookup(&self, mount: usize, parent: u64, name: &OsStr) -> Result<Arc<Node>, Errno> {
         let node = self.tree.read().lookup(parent, name)?;
         node.told(mount);
@@ -149,7 +150,7 @@ impl Pfs {
         }
     }
 
-    /// A mount point is gone, and with it everything that its kernel knew.
+    /// Notes that a mount point is gone: its kernel no longer knows any node.
     pub fn unmounted(&self, mount: usize) {
         let mut tree = self.tree.write();
         let known: Vec<Arc<Node>> = tree.nodes().cloned().collect();
@@ -230,7 +231,7 @@ impl Pfs {
         Ok(())
     }
 
-    /// Without a name and a handle, a file's space is free at once.
+    /// Frees the space of a file that has neither a name nor a handle.
     fn discard_if_unreachable(&self, node: &Arc<Node>) {
         let (unreachable, known) = {
             let attrs = node.attrs.lock();
@@ -248,7 +249,7 @@ impl Pfs {
         }
     }
 
-    /// The entries of a directory behind place `after`: number, place, mode, name.
+    /// Returns the entries of a directory after place `after`: number, place, mode, name.
     pub fn directory(&self, ino: u64, after: u64) -> Result<Vec<Listing>, Errno> {
         if let Some(entries) = self.virtual_entries(ino) {
             let listed = entries.into_iter().zip(1..).skip(after as usize);
@@ -276,7 +277,7 @@ impl Pfs {
         }
     }
 
-    /// `lseek` to data or to a hole; the kernel does the rest itself.
+    /// Implements `lseek` to data or to a hole; the kernel does the other kinds itself.
     pub fn seek(&self, fh: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
         let hole = match whence {
             libc::SEEK_DATA => false,
@@ -300,7 +301,7 @@ impl Pfs {
         space
     }
 
-    /// A call by name was a client of its own, if open files are.
+    /// Ends the client that a call by name used, if each open file is a client.
     pub fn nameless_call_ended(&self, open: &Open) {
         if self.clients == Clients::Handle {
             self.cluster.forget_client(open);
@@ -319,7 +320,7 @@ impl Pfs {
         attrs.ctime = SystemTime::now();
     }
 
-    /// Opens a file or what is like one; the number of the handle.
+    /// Opens a file, directory, special file or virtual file; returns the number of the handle.
     pub fn open(&self, caller: Caller, ino: u64, flags: i32) -> Result<u64, Errno> {
         let fh = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let handle = if virtual_files::is_virtual(ino) {
@@ -367,7 +368,7 @@ impl Pfs {
         }))
     }
 
-    /// Whose locks a call uses; `fh` is missing for calls by name.
+    /// Returns the client whose locks a call uses; `fh` is `None` for calls by name.
     pub fn client(&self, caller: Caller, fh: Option<u64>) -> Client {
         match (self.clients, fh) {
             (Clients::Mount, _) => caller.mount as u64,
@@ -377,7 +378,7 @@ impl Pfs {
         }
     }
 
-    /// What a close tells: errors that came too late for their write.
+    /// Returns the error that a close reports: one that came too late for its write.
     pub fn flush(&self, fh: u64) -> Result<(), Errno> {
         match &*self.handle(fh)? {
             Handle::File { open, .. } => open.file.late_error.lock().take().map_or(Ok(()), Err),
@@ -401,7 +402,7 @@ impl Pfs {
     }
 }
 
-/// The process that a thread belongs to; the kernel names only the thread.
+/// Returns the process that a thread belongs to; FUSE requests name only the thread.
 fn process(thread: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
     let status = status.unwrap_or_default();

@@ -1,11 +1,11 @@
 //! One OST: its objects, its queue of requests, its counters.
 //!
-//! # Consistency
-//! A request takes effect when it arrives and is answered when it has been served: bytes change
-//! hands at once, under the lock of the OST, and then only time passes. Both lie between call and
-//! return, so the order of arrival is a legal order for every client. A request that arrives at an
-//! OST that fails has no effect; one that is caught by a failure while it waits is answered with
-//! the error though its bytes are there, as on a server that dies before it can answer.
+//! # Consistency A request takes effect when it arrives and is answered when it has been served:
+//! the bytes are moved at once, under the lock of the OST, and then only time passes. Both happen
+//! between call and return, so the order of arrival is a legal order for every client. A request
+//! that arrives at a failing OST has no effect. A request that is waiting when the OST begins to
+//! fail is answered with the error although its bytes are there, as on a server that dies before it
+//! can answer.
 
 use crate::Errno;
 use crate::batch::Batch;
@@ -25,16 +25,16 @@ use std::time::Instant;
 /// A request in the queue.
 pub struct Job {
     pub cost: Cost,
-    /// Writes, truncation, allocation: what `Failure::error` asks.
+    /// Whether it is a write, truncation or allocation, as `Failure::error` needs to know.
     pub changes: bool,
-    /// Decided when it arrived.
+    /// Error that was decided when the request arrived.
     pub refused: Option<Errno>,
     pub tally: Tally,
     pub file: Arc<FileBody>,
     pub batch: Batch,
 }
 
-/// A request that was answered; to be reported once no lock is held.
+/// A request that was answered. It must be reported once no lock is held.
 pub struct Done {
     batch: Batch,
     result: Result<(), Errno>,
@@ -56,14 +56,14 @@ pub struct OstState {
     pub tally: Tally,
     objects: HashMap<u64, Object>,
     used_pages: u64,
-    /// The directory of its object files, if not in memory.
+    /// The directory of its object files; `None` if objects are in memory.
     dir: Option<PathBuf>,
     pipe: Pipe,
     rng: StdRng,
     waiting: VecDeque<Job>,
-    /// In the order of their finish times.
+    /// Sorted by finish time.
     serving: VecDeque<Serving>,
-    /// Nothing starts before: when the last hang ended.
+    /// Time when the last hang ended; no request starts before it.
     floor: Instant,
     closed: bool,
 }
@@ -105,7 +105,7 @@ impl OstState {
         self.objects.get(&id)
     }
 
-    /// The object of the file `id`; created if missing.
+    /// Returns the object of the file `id`; creates it if it is missing.
     pub fn object_mut(&mut self, id: u64) -> &mut Object {
         let path = || self.dir.as_ref().map(|dir| dir.join(id.to_string()));
         self.objects
@@ -135,7 +135,7 @@ impl OstState {
         self.settings.capacity.saturating_sub(self.used())
     }
 
-    /// Refuses `pages` more than there is room for.
+    /// Fails if there is no room for `pages` more pages.
     pub fn room(&self, pages: u64) -> Result<(), Errno> {
         if pages == 0 || pages.saturating_mul(PAGE) <= self.free() {
             Ok(())
@@ -152,7 +152,7 @@ impl OstState {
         self.used_pages -= pages;
     }
 
-    /// The error for a request that arrives now.
+    /// Returns the error for a request that arrives now.
     pub fn refusal(&self, changes: bool) -> Option<Errno> {
         if self.closed {
             return Some(Errno::EIO);
@@ -164,12 +164,13 @@ impl OstState {
         self.waiting.len() + self.serving.len()
     }
 
-    /// Takes a request in. Call `advance` afterwards.
+    /// Queues a request. `advance` must be called afterwards.
     pub fn push(&mut self, job: Job) {
         self.waiting.push_back(job);
     }
 
-    /// Does what is due at `now`: what was answered, and when to look again.
+    /// Handles everything that is due at `now`: adds the answered requests to `done` and returns
+    /// when to call this again.
     pub fn advance(&mut self, now: Instant, done: &mut Vec<Done>) -> Option<Instant> {
         if self.closed {
             self.fail_all(done);
@@ -192,7 +193,7 @@ impl OstState {
         self.serving.front().map(|serving| serving.finish)
     }
 
-    /// Starts what there is a place for, as of `at`.
+    /// Starts waiting requests, as of time `at`, while the queue has places.
     fn fill(&mut self, at: Instant) {
         while self.serving.len() < self.settings.queue {
             let Some(mut job) = self.waiting.pop_front() else {
@@ -226,7 +227,7 @@ impl OstState {
         });
     }
 
-    /// Changes what the OST is like. Call `advance` afterwards.
+    /// Changes the settings of the OST. `advance` must be called afterwards.
     pub fn change(&mut self, settings: OstSettings, now: Instant) {
         if self.settings.fail == Failure::Hang && settings.fail != Failure::Hang {
             self.floor = now;
@@ -234,7 +235,7 @@ impl OstState {
         self.settings = settings;
     }
 
-    /// From now on everything fails; what is pending, at the next `advance`.
+    /// Makes all requests fail from now on; pending ones fail at the next `advance`.
     pub fn close(&mut self) {
         self.closed = true;
     }

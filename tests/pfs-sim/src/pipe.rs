@@ -1,37 +1,39 @@
-//! When a request is done: the time model of one OST, without threads or clocks.
+//! The time model of one OST, without threads or clocks: computes when a request is done.
 //!
-//! Up to `queue` requests are worked on at once. Their latencies run side by side; their bytes go
-//! through one pipe, in the order of arrival, at the OST's bandwidth:
+//! Up to `queue` requests are worked on at once. Their latencies overlap; their bytes go through
+//! one pipe, in the order of arrival, at the OST's bandwidth:
 //!
 //! ```text
-//! start  = when it came, or when a place in the queue became free
+//! start  = when it arrived, or when a place in the queue became free
 //! finish = max(start + latency · j, finish of the one before) + (bytes / bandwidth) · j + extra
 //! ```
 //!
-//! `j` is drawn evenly from 1 - jitter to 1 + jitter for each request; `extra` are lock moves.
-//! Finish times are computed one from the other and not from when a thread woke up, so lateness
-//! does not add up. An OST that was idle for less than a quarter of the coming request's time (at
-//! most 10 ms) counts as not idle: that gap is the price of the simulation itself (copies through
-//! FUSE, wake-ups), and without this a client that writes one request after the other would see less than the
-//! bandwidth that was set. Over any busy period the bandwidth is never exceeded.
+//! `j` is drawn evenly from 1 - jitter to 1 + jitter for each request; `extra` is the cost of lock
+//! moves. Each finish time is computed from the previous one and not from when a thread woke up, so
+//! lateness does not add up.
+//!
+//! An OST that was idle for less than a quarter of the coming request's time (at most 10 ms) counts
+//! as not idle. That gap is the cost of the simulation itself (copies through FUSE, wake-ups);
+//! without this rule a client that writes one request after the other would get less than the
+//! configured bandwidth. Over any busy period the bandwidth is never exceeded.
 
 use crate::settings::OstSettings;
 use std::time::{Duration, Instant};
 
-/// The longest gap that is taken for the simulation's own.
+/// The longest gap that is attributed to the simulation itself.
 const GRACE: Duration = Duration::from_millis(10);
 
-/// What one request asks of an OST.
+/// Resources that one request takes on an OST.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     pub bytes: u64,
-    /// Time in the pipe beyond the bytes.
+    /// Time in the pipe in addition to that of the bytes.
     pub extra: Duration,
 }
 
 #[derive(Debug)]
 pub struct Pipe {
-    /// When the last request admitted so far will be done.
+    /// Time when the last request admitted so far will be done.
     free: Instant,
 }
 
@@ -40,8 +42,8 @@ impl Pipe {
         Self { free: now }
     }
 
-    /// Starts a request at `start`; when it will be done and how long it has the pipe. `factor` is
-    /// `j`; `idle`: nothing else is being worked on.
+    /// Starts a request at `start`; returns when it will be done and how long it occupies the pipe.
+    /// `factor` is `j`; `idle` means that no other request is being worked on.
     pub fn admit(
         &mut self,
         settings: &OstSettings,

@@ -1,10 +1,10 @@
-//! What an OST is like, and how that is changed while it runs.
+//! Settings of an OST, and changes to them while it runs.
 
 use crate::{Errno, units};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How an OST misbehaves.
+/// The way in which an OST fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Failure {
@@ -12,18 +12,19 @@ pub enum Failure {
     None,
     /// Every request fails.
     Eio,
-    /// Writes fail: no space.
+    /// Writes fail with "no space".
     Enospc,
-    /// Writes fail: over quota.
+    /// Writes fail with "over quota".
     Edquot,
-    /// Writes fail: read-only.
+    /// Writes fail with "read-only".
     Erofs,
-    /// Requests wait until this is changed.
+    /// Requests wait until this setting is changed.
     Hang,
 }
 
 impl Failure {
-    /// What a request gets; `changes` are writes, truncation and allocation.
+    /// Returns the error that a request gets; `changes` is true for writes, truncation and
+    /// allocation.
     pub fn error(self, changes: bool) -> Option<Errno> {
         match self {
             Failure::Eio => Some(Errno::EIO),
@@ -35,18 +36,18 @@ impl Failure {
     }
 }
 
-/// One OST.
+/// Settings of one OST.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OstSettings {
     /// Bytes per second.
     pub bandwidth: u64,
-    /// Per request.
+    /// Latency of each request.
     pub latency_ns: u64,
     /// Service times vary evenly by this share in both directions.
     pub jitter: f64,
-    /// How many requests are worked on at once.
+    /// Number of requests that are worked on at once.
     pub queue: usize,
-    /// Bytes.
+    /// Capacity in bytes.
     pub capacity: u64,
     pub fail: Failure,
 }
@@ -64,13 +65,13 @@ impl Default for OstSettings {
     }
 }
 
-/// Which OSTs a command means.
+/// The OSTs that a command applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Target {
     One(usize),
     Some(Vec<usize>),
-    /// Only the word "all".
+    /// Only the word "all" is valid.
     Word(String),
 }
 
@@ -85,7 +86,7 @@ impl Target {
         Target::Word("all".into())
     }
 
-    /// The numbers, of `count` OSTs.
+    /// Returns the numbers of the OSTs, of which there are `count`.
     pub fn numbers(&self, count: usize) -> Result<Vec<usize>, String> {
         let list = match self {
             Target::One(ost) => vec![*ost],
@@ -102,7 +103,7 @@ impl Target {
     }
 }
 
-/// One control command; what is left out stays as it is.
+/// One control command; settings that it omits stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
@@ -120,10 +121,10 @@ pub struct Change {
     pub capacity: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fail: Option<Failure>,
-    /// Of all OSTs.
+    /// Applies to all OSTs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_cost: Option<String>,
-    /// Only the word "counters".
+    /// Only the word "counters" is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset: Option<String>,
 }
@@ -164,7 +165,7 @@ impl Change {
         texts.iter().any(|t| t.is_some()) || self.queue.is_some() || self.fail.is_some()
     }
 
-    /// Refuses commands that name OSTs and change nothing of them, or the other way round.
+    /// Refuses commands that name OSTs without changing them, or change OSTs without naming them.
     pub fn check(&self) -> Result<(), String> {
         if self.changes_osts() && self.ost.is_none() {
             return Err("the command names no OST; add \"ost\": a number or \"all\"".into());
@@ -184,7 +185,7 @@ impl Change {
         }
     }
 
-    /// `old` with the changes.
+    /// Returns `old` with the changes applied.
     pub fn apply(&self, old: &OstSettings) -> Result<OstSettings, String> {
         let mut new = old.clone();
         if let Some(text) = &self.bandwidth {
@@ -212,7 +213,7 @@ impl Change {
     }
 }
 
-/// More than 500 years do not fit and mean for ever anyway.
+/// Converts to nanoseconds. A time of more than 500 years does not fit and is treated as forever.
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

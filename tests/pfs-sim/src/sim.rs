@@ -1,4 +1,4 @@
-//! A simulator for a test or a benchmark: started, talked to and taken down.
+//! A simulator process for a test or a benchmark: starts it, sends it commands and takes it down.
 
 use crate::settings::{Change, Target};
 use crate::tally::{Config, Counters};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long a simulator may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a simulator will be like. What is not set is as `pfs-sim --help` says.
+/// Settings of a simulator. Values that are not set have the defaults of `pfs-sim --help`.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     program: Option<PathBuf>,
@@ -21,13 +21,14 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Another program than the `pfs-sim` beside the running one.
+    /// Uses this program instead of the `pfs-sim` beside the running program.
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
         self.program = Some(path.into());
         self
     }
 
-    /// Any option of the command line, without its dashes. The last one of a name counts.
+    /// Sets any option of the command line; `name` is without the dashes. The last option of a name
+    /// counts.
     pub fn option(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.args.push(format!("--{name}").into());
         self.args.push(value.into());
@@ -68,23 +69,23 @@ impl Builder {
         self.option("lock-cost", time)
     }
 
-    /// What each client may have acknowledged and not yet served, per OST.
+    /// Sets how many bytes each client may have acknowledged but not yet served, per OST.
     pub fn write_behind(self, bytes: &str) -> Self {
         self.option("write-behind", bytes)
     }
 
-    /// Opening with O_DIRECT is refused.
+    /// Refuses to open files with O_DIRECT.
     pub fn no_direct(self) -> Self {
         self.flag("no-direct")
     }
 
-    /// An option without a value.
+    /// Sets an option without a value.
     pub fn flag(mut self, name: &str) -> Self {
         self.args.push(format!("--{name}").into());
         self
     }
 
-    /// A file that has lost its last name and is not open is not known any more: ESTALE.
+    /// Answers ESTALE about a file that has lost its last name and is not open.
     pub fn forgets_removed(mut self) -> Self {
         self.args.push("--forgets-removed".into());
         self
@@ -94,7 +95,8 @@ impl Builder {
         self.option("seed", seed.to_string())
     }
 
-    /// Mounts it on these directories, each a client, and returns when all of them answer.
+    /// Mounts the file system on these directories, each for one client, and returns when all of
+    /// them answer.
     pub fn start(self, mountpoints: &[impl AsRef<Path>]) -> io::Result<Sim> {
         let program = match self.program {
             Some(program) => program,
@@ -131,7 +133,7 @@ impl Builder {
     }
 }
 
-/// `PFS_SIM_BIN`, or `pfs-sim` in the directory of this build.
+/// Returns `PFS_SIM_BIN`, or `pfs-sim` in the directory of this build.
 fn find_program() -> io::Result<PathBuf> {
     if let Some(path) = std::env::var_os("PFS_SIM_BIN") {
         return Ok(path.into());
@@ -148,8 +150,8 @@ fn find_program() -> io::Result<PathBuf> {
     })
 }
 
-/// A running simulator. Ends, and is unmounted, when dropped, or when the thread that started it
-/// ends.
+/// A running simulator. It ends and is unmounted when this value is dropped, and it ends when the
+/// thread that started it ends.
 pub struct Sim {
     child: Child,
     mounts: Vec<PathBuf>,
@@ -160,7 +162,7 @@ impl Sim {
         Builder::default()
     }
 
-    /// The mount points, in the order given.
+    /// Returns the mount points in the order in which they were given.
     pub fn mounts(&self) -> &[PathBuf] {
         &self.mounts
     }
@@ -169,13 +171,13 @@ impl Sim {
         self.child.id()
     }
 
-    /// A file of the simulator itself, such as `target_obd`.
+    /// Returns the path of a file of the simulator itself, such as `target_obd`.
     pub fn own_file(&self, name: &str) -> PathBuf {
         self.mounts[0].join(virtual_files::NAME).join(name)
     }
 
-    /// Writes the list of OSTs below `root` where a Lustre client has it below `/`. It is a copy:
-    /// the mount may be hidden by another one later.
+    /// Writes the list of OSTs below `root` where a Lustre client has it below `/`. The list is a
+    /// copy, because another mount may hide the original later.
     pub fn lustre_root(&self, root: &Path) -> io::Result<()> {
         let dir = root.join("proc/fs/lustre/lov/sim-clilov-0000000000000001");
         std::fs::create_dir_all(&dir)?;
@@ -212,7 +214,7 @@ impl Sim {
         })
     }
 
-    /// What each lock move costs from now on.
+    /// Sets the cost of each lock move from now on.
     pub fn set_lock_cost(&self, time: &str) -> io::Result<()> {
         self.command(&Change {
             lock_cost: Some(time.into()),
@@ -231,7 +233,7 @@ impl Sim {
         })
     }
 
-    /// Ends it: what is pending fails, the mounts go away.
+    /// Ends the simulator: pending requests fail, and the mounts are removed.
     pub fn stop(mut self) -> io::Result<()> {
         self.end()
     }

@@ -1,4 +1,4 @@
-//! The data calls that move the end of a file, or make and free pages without bytes.
+//! Data calls that move the end of a file, or allocate and free pages without writing bytes.
 
 use crate::Errno;
 use crate::cluster::Cluster;
@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What `fallocate` is asked to do with a range.
+/// An operation of `fallocate` on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Allocate,
@@ -21,7 +21,7 @@ enum Change {
 }
 
 impl Cluster {
-    /// Sets the size of a file. A cut is a request to every OST of the file, more is a request to
+    /// Sets the size of a file. A cut is a request to every OST of the file; growth is a request to
     /// the OST of the new last byte.
     pub fn truncate(
         &self,
@@ -72,7 +72,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes `range` of one object by `edit`, which says how many pages it made and freed.
+    /// Changes `range` of one object with `edit`, which returns how many pages it allocated and
+    /// freed.
     fn edit(
         &self,
         open: &Open,
@@ -93,7 +94,7 @@ impl Cluster {
         Ok(Part::other(ost, true, self.cost(0, moves), moves))
     }
 
-    /// `fallocate(2)`.
+    /// Implements `fallocate(2)`.
     pub fn fallocate(
         &self,
         open: &Open,
@@ -171,7 +172,8 @@ impl Cluster {
         state.room(missing)
     }
 
-    /// The next byte at or after `offset` that exists; with `hole`, that does not.
+    /// Returns the next existing byte at or after `offset`; with `hole`, the next byte that does
+    /// not exist.
     pub fn seek(&self, file: &FileBody, offset: u64, hole: bool) -> Result<u64, Errno> {
         let _gate = file.gate.read();
         let size = file.size();
@@ -217,7 +219,7 @@ impl Cluster {
         at
     }
 
-    /// Frees the objects of a file that nobody can reach any more.
+    /// Frees the objects of a file that cannot be reached any more.
     pub fn discard(&self, file: &Arc<FileBody>) {
         let Some(layout) = file.layout() else {
             return;
@@ -229,7 +231,7 @@ impl Cluster {
         }
     }
 
-    /// A client that goes away gives its locks back.
+    /// Drops the locks of a client that goes away.
     pub fn forget_client(&self, open: &Open) {
         let layout = open.file.layout();
         for ost in layout.iter().flat_map(|layout| &layout.osts) {

@@ -1,10 +1,10 @@
-//! What is counted, per OST, per file and in total. The JSON field names are these names.
+//! Counters per OST, per file and in total. The JSON field names are these names.
 
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// All that were answered: reads, writes and others, failed ones included.
+    /// All requests that were answered: reads, writes and others, including failed ones.
     pub requests: u64,
     pub reads: u64,
     pub writes: u64,
@@ -12,14 +12,14 @@ pub struct Tally {
     pub others: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
-    /// Locks that a client had to give up, wholly or in part, for another.
+    /// Locks that a client had to give up, wholly or in part, to another client.
     pub lock_moves: u64,
-    /// Writes that begin or end inside a stripe (an end of file at their end excepted).
+    /// Writes that begin or end inside a stripe; an end at the end of the file does not count.
     pub unaligned_writes: u64,
     /// Blocks that had to be read because a write changed a part of them.
     pub read_modify_writes: u64,
     pub errors: u64,
-    /// How long the pipe was in use.
+    /// Time in which the pipe was in use.
     pub busy_ns: u64,
 }
 
@@ -38,7 +38,7 @@ impl Tally {
         self.busy_ns += other.busy_ns;
     }
 
-    /// What is left of it when the request failed.
+    /// Returns the part of the counters that still applies when the request has failed.
     pub fn failed(&self) -> Tally {
         Tally {
             requests: self.requests,
@@ -50,20 +50,20 @@ impl Tally {
     }
 }
 
-/// One OST, in `.pfs-sim/counters`.
+/// Counters of one OST, in `.pfs-sim/counters`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OstCounters {
     pub ost: usize,
     pub name: String,
-    /// Requests that wait or are being worked on now.
+    /// Requests that are waiting or being worked on now.
     pub pending: usize,
-    /// Bytes that its objects take.
+    /// Bytes that its objects occupy.
     pub used: u64,
     #[serde(flatten)]
     pub tally: Tally,
 }
 
-/// One file, in `.pfs-sim/counters`.
+/// Counters of one file, in `.pfs-sim/counters`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileCounters {
     pub ino: u64,
@@ -83,13 +83,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// By its path from the root of the mount.
+    /// Returns the counters of the file with this path from the root of the mount.
     pub fn file(&self, path: &str) -> Option<&FileCounters> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
-/// One OST, in `.pfs-sim/config`.
+/// Configuration of one OST, in `.pfs-sim/config`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OstConfig {
     pub ost: usize,
@@ -102,7 +102,7 @@ pub struct OstConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     pub stripe_size: u64,
-    /// 65535 stands for all.
+    /// 65535 means all OSTs.
     pub stripe_count: u16,
     pub lock_cost_ns: u64,
     pub lock_unit: u64,

@@ -1,7 +1,7 @@
-//! The one thread that waits, so that a request that must wait occupies no event loop.
+//! The only thread that waits, so that a waiting request does not occupy an event loop.
 //!
-//! It holds no more than "look at OST n at time t"; what is due then, the OST knows. Looking once
-//! too often does no harm.
+//! It stores only "advance OST n at time t"; the OST itself knows what is due then. Advancing an
+//! OST once too often does no harm.
 
 use parking_lot::{Condvar, Mutex};
 use std::cmp::Reverse;
@@ -21,7 +21,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// `ost` is to be looked at when it is `at`.
+    /// Asks for `ost` to be advanced at time `at`.
     pub fn set(&self, at: Instant, ost: usize) {
         let mut state = self.state.lock();
         let first = state
@@ -35,7 +35,7 @@ impl Timer {
         }
     }
 
-    /// Waits for the next alarm; `None` when the timer was closed.
+    /// Waits for the next alarm and returns its OST; `None` when the timer was closed.
     pub fn next(&self) -> Option<usize> {
         let mut state = self.state.lock();
         loop {
@@ -49,7 +49,7 @@ impl Timer {
                         state.alarms.pop();
                         return Some(ost);
                     }
-                    // Early or late: the loop looks again.
+                    // The wait may end early or late, so the loop checks again.
                     self.changed.wait_until(&mut state, at);
                 }
             }

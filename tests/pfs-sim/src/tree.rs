@@ -1,7 +1,7 @@
-//! Names: which directory has which entries. One tree for all mount points.
+//! The namespace: the entries of each directory. All mount points share one tree.
 //!
-//! The caller holds the tree's lock for the whole operation; attributes have their own lock, taken
-//! after it. Permissions are the kernel's business (`default_permissions`).
+//! The caller holds the tree's lock for the whole operation; attributes have their own lock, which
+//! is taken after it. The kernel checks permissions (`default_permissions`).
 
 use crate::Errno;
 use crate::node::{Attrs, Body, Node};
@@ -17,9 +17,10 @@ const LONGEST_NAME: usize = 255;
 #[derive(Debug)]
 struct Dir {
     parent: u64,
-    /// Number, and the entry's place in listings.
+    /// Inode number, and the entry's place in listings.
     entries: BTreeMap<OsString, (u64, u64)>,
-    /// By place, so that a listing goes on where it was though entries came and went.
+    /// Names by place, so that a listing can continue where it was although entries were added and
+    /// removed.
     order: BTreeMap<u64, OsString>,
     next_place: u64,
 }
@@ -30,7 +31,7 @@ impl Dir {
             parent,
             entries: BTreeMap::new(),
             order: BTreeMap::new(),
-            // 1 and 2 are "." and "..".
+            // Places 1 and 2 are "." and "..".
             next_place: 3,
         }
     }
@@ -59,7 +60,7 @@ pub struct Tree {
 /// One entry of a listing.
 pub struct Entry {
     pub node: Arc<Node>,
-    /// Where the listing goes on after it.
+    /// The place after which the listing continues.
     pub place: u64,
     pub name: OsString,
 }
@@ -112,7 +113,7 @@ impl Tree {
         self.node(*ino)
     }
 
-    /// A place for a new name in a directory that still exists.
+    /// Checks that a new name can be made in a directory that still exists.
     fn vacant(&self, parent: u64, name: &OsStr) -> Result<(), Errno> {
         if name.len() > LONGEST_NAME {
             return Err(Errno::ENAMETOOLONG);
@@ -127,7 +128,7 @@ impl Tree {
         }
     }
 
-    /// A new node; `body` gets its number. The group follows a set-group-id directory.
+    /// Creates a node; `body` gets its number. The group follows a set-group-id directory.
     pub fn create(
         &mut self,
         parent: u64,
@@ -185,7 +186,7 @@ impl Tree {
         Ok(node)
     }
 
-    /// Takes a name away; what it named.
+    /// Removes a name and returns the node that it named.
     pub fn unlink(&mut self, parent: u64, name: &OsStr, dir: bool) -> Result<Arc<Node>, Errno> {
         let node = self.lookup(parent, name)?;
         match (dir, node.is_dir()) {
@@ -221,7 +222,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether `ino` is `below` or has it somewhere beneath.
+    /// Returns whether `below` is `ino` or is somewhere beneath it.
     fn contains(&self, ino: u64, below: u64) -> Result<bool, Errno> {
         let mut at = below;
         loop {
@@ -235,7 +236,7 @@ impl Tree {
         }
     }
 
-    /// What lost its last name by it, if anything did.
+    /// Renames an entry; returns the node that lost its name by it, if there is one.
     pub fn rename(
         &mut self,
         from: (u64, &OsStr),
@@ -271,7 +272,7 @@ impl Tree {
         Ok(old)
     }
 
-    /// Both must exist; each gets the other's name.
+    /// Exchanges two names; both must exist.
     pub fn exchange(&mut self, a: (u64, &OsStr), b: (u64, &OsStr)) -> Result<(), Errno> {
         let (first, second) = (self.lookup(a.0, a.1)?, self.lookup(b.0, b.1)?);
         if (first.is_dir() && self.contains(first.ino, b.0)?)
@@ -297,7 +298,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The entries behind place `after`.
+    /// Returns the entries after place `after`.
     pub fn list(&self, ino: u64, after: u64) -> Result<Vec<Entry>, Errno> {
         let dir = self.dir(ino)?;
         let mut list = Vec::new();
@@ -318,7 +319,7 @@ impl Tree {
         Ok(list)
     }
 
-    /// Forgets a node that has no name, no handle and no kernel that knows it.
+    /// Forgets a node that has no name and no handle and that no kernel knows.
     pub fn reap(&mut self, ino: u64) {
         let Some(node) = self.nodes.get(&ino) else {
             return;
@@ -333,7 +334,7 @@ impl Tree {
         }
     }
 
-    /// One path of every node that has a name, from the root.
+    /// Returns one path from the root for every file that has a name.
     pub fn paths(&self) -> HashMap<u64, String> {
         let mut found = HashMap::new();
         let mut todo = vec![(ROOT, String::new())];

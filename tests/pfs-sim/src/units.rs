@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const SUFFIXES: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
-/// `4096`, `64K`, `1M`, `1.5G`, `10MiB`: the letters are powers of 1024.
+/// Parses `4096`, `64K`, `1M`, `1.5G`, `10MiB`; the letters are powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
     let bad = || format!("\"{text}\" is no size; write a number with K, M, G or T, such as 64K");
     let upper = text.trim().to_ascii_uppercase();
@@ -25,7 +25,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// A size that is more than nothing.
+/// Parses a size that is not zero.
 pub fn rate(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err(format!(
@@ -35,7 +35,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `200us`, `2ms`, `1s`, `0`.
+/// Parses `200us`, `2ms`, `1s`, `0`.
 pub fn time(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" {
         return Ok(Duration::ZERO);
@@ -44,7 +44,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
         .map_err(|e| format!("\"{text}\" is no time ({e}); write a number and us, ms or s"))
 }
 
-/// `10%` or `0.1`; from nothing to the whole.
+/// Parses `10%` or `0.1`; from 0 to 1.
 pub fn share(text: &str) -> Result<f64, String> {
     let trimmed = text.trim();
     let share = match trimmed.strip_suffix('%') {

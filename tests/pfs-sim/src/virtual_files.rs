@@ -1,8 +1,8 @@
 //! The files below `.pfs-sim` in the root of every mount: counters, settings, commands, and the
 //! OSTs as a Lustre client shows them.
 //!
-//! They are in no listing of the root, so that a copy or a checksum of a tree does not meet them.
-//! Their content is made when they are opened. Numbers above `BASE` are theirs.
+//! No listing of the root contains them, so that a copy or a checksum of a tree does not include
+//! them. Their content is made when they are opened. Their inode numbers are `BASE` and above.
 
 use crate::ops::Pfs;
 
@@ -21,7 +21,7 @@ enum Kind {
     TargetObd,
     Osc,
     Ost(usize),
-    /// In KiB.
+    /// The sizes are in KiB.
     Total(usize),
     Free(usize),
     Available(usize),
@@ -85,17 +85,17 @@ pub fn is_virtual(ino: u64) -> bool {
     ino >= BASE
 }
 
-/// Writes to this one are commands.
+/// Returns whether writes to this file are commands.
 pub fn is_control(ino: u64) -> bool {
     ino == Control.ino()
 }
 
-/// `.pfs-sim` itself.
+/// Returns the number of `.pfs-sim` itself.
 pub fn root() -> u64 {
     Root.ino()
 }
 
-/// Type and permissions.
+/// Returns type and permissions.
 pub fn mode(ino: u64) -> Option<u32> {
     Kind::of(ino).map(Kind::mode)
 }
@@ -135,7 +135,7 @@ impl Pfs {
         found.map(|(ino, _)| ino)
     }
 
-    /// `None` for directories.
+    /// Returns the content of a file; `None` for directories.
     pub fn virtual_content(&self, ino: u64) -> Option<Vec<u8>> {
         let text = match Kind::of(ino)? {
             Counters => json(&self.counters()),
@@ -154,7 +154,7 @@ fn kib(bytes: u64) -> String {
     format!("{}\n", bytes / 1024)
 }
 
-/// None of these types can fail to be written: they have no maps with odd keys.
+/// Serialising these types cannot fail: they have no maps with keys that are not strings.
 fn json(value: &impl serde::Serialize) -> String {
     match serde_json::to_string_pretty(value) {
         Ok(text) => text + "\n",

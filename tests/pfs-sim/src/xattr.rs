@@ -1,4 +1,4 @@
-//! Extended attributes, and the one that is a layout.
+//! Extended attributes, and `lustre.lov`, which is a layout.
 
 use crate::Errno;
 use crate::lov;
@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 const LARGEST: usize = 65536;
 
-/// Access control lists would change what a mode means. There are none here, and whoever is told so
-/// sets the mode instead.
+/// Refuses `system.` attributes. Access control lists would change the meaning of a mode, so they
+/// are not supported; a program that gets this error sets the mode instead.
 fn must_be_plain(name: &OsStr) -> Result<(), Errno> {
     if name.as_bytes().starts_with(b"system.") {
         return Err(Errno::EOPNOTSUPP);
@@ -40,8 +40,9 @@ impl Pfs {
         Ok(())
     }
 
-    /// A file that has objects keeps them and no error is told, as on Lustre: `cp` and `tar` copy
-    /// this attribute too. Who wants to know reads it back.
+    /// Sets the layout of a file, or the striping for new files in a directory. If the file has
+    /// objects, it keeps its layout and no error is returned, as on Lustre, because `cp` and `tar`
+    /// copy this attribute too. A caller that needs to know has to read it back.
     fn set_layout(&self, node: &Node, value: &[u8]) -> Result<(), Errno> {
         let wish = lov::parse(value)?;
         match &node.body {
@@ -79,7 +80,7 @@ impl Pfs {
         attrs.xattrs.get(name).cloned().ok_or(Errno::ENODATA)
     }
 
-    /// The names, each with a NUL behind it.
+    /// Returns the names, each followed by a NUL.
     pub fn list_xattrs(&self, ino: u64) -> Result<Vec<u8>, Errno> {
         let node = self.node(ino)?;
         let mut names: Vec<OsString> = node.attrs.lock().xattrs.keys().cloned().collect();
@@ -94,7 +95,8 @@ impl Pfs {
         Ok(list)
     }
 
-    /// Taking the layout from a directory makes it use the mount's again; a file keeps it.
+    /// Removes an attribute. A directory without its layout uses the mount's again; a file keeps
+    /// its layout.
     pub fn remove_xattr(&self, ino: u64, name: &OsStr) -> Result<(), Errno> {
         let node = self.node(ino)?;
         if name == lov::NAME {

@@ -1,4 +1,4 @@
-//! OSTs that fail, hang and fill up, and what the control file says to bad commands.
+//! OSTs that fail, hang and fill up, and the answers of the control file to bad commands.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Two files, each on an OST of its own.
+/// Makes two files, each on its own OST.
 fn two(builder: Builder) -> (Bench, [File; 2]) {
     let bench = Bench::new(1, builder.osts(2).stripe("64K", 1));
     let files = [open(&bench.path("on0")), open(&bench.path("on1"))];
@@ -68,7 +68,8 @@ fn a_hang_holds_only_its_own() {
         wait_until("the request is pending", || {
             bench.sim.counters().expect("counters").osts[0].pending == 1
         });
-        // More than the event loops of the mount: none of them is held.
+        // These are more writes than the mount has event loops: the hanging request blocks none of
+        // them.
         for i in 0..50 {
             write(&files[1], b"on time", i * 10);
         }
@@ -80,7 +81,7 @@ fn a_hang_holds_only_its_own() {
     assert_eq!(read(&files[0], 4, 0), b"late");
 }
 
-/// Unmounting and ending do not wait for what hangs: it gets EIO.
+/// Unmounting and ending do not wait for a hanging request: it gets EIO.
 #[test]
 fn a_hang_does_not_stop_the_end() {
     let (bench, files) = two(quick());
@@ -100,11 +101,11 @@ fn a_hang_does_not_stop_the_end() {
     });
 }
 
-/// An error that comes after the acknowledgement is told by the next sync, once, and by a close.
+/// An error after the acknowledgement is returned by the next sync, once, and by a close.
 #[test]
 fn late_errors_are_told() {
     let (bench, mut files) = two(quick().write_behind("1M"));
-    // The close of a copy would be told, and use the error up.
+    // A close of a copied descriptor would get the error and use it up.
     let _alone = nothing_starts();
     for by_close in [false, true] {
         fail(&bench, 0, Failure::Hang);
@@ -139,7 +140,8 @@ fn a_full_ost_is_full() {
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     fallocate(&file, punch, 64 * KIB, 64 * KIB).expect("punch");
     assert_eq!(read(&file, 8, 64 * KIB), [0; 8]);
-    // The next file starts on the second OST, which alone has room: a write over both ends short.
+    // The next file starts on the second OST, which alone has room, so a write over both OSTs ends
+    // short.
     let one = open(&bench.path("one"));
     let n = one.write_at(&[3; 128 << 10], 0).expect("a short write");
     assert_eq!(n as u64, 64 * KIB);
@@ -167,7 +169,7 @@ fn fallocate(file: &File, mode: i32, offset: u64, len: u64) -> std::io::Result<(
     }
 }
 
-/// A file without a name keeps its bytes, and its space, until it is closed.
+/// A file without a name keeps its bytes and its space until it is closed.
 #[test]
 fn unlinked_but_open() {
     let bench = Bench::new(1, quick().osts(1).capacity("1M"));

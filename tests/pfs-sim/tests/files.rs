@@ -1,4 +1,4 @@
-//! The namespace and the rest of what a file system on top of it relies on.
+//! The namespace, and the other properties of a file system that programs rely on.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// What one client does, another sees at once.
+/// A change by one client is visible to another at once.
 #[test]
 fn clients_agree() {
     let bench = Bench::new(2, quick().osts(4).stripe("64K", 4));
@@ -48,8 +48,8 @@ fn clients_agree() {
     );
 }
 
-/// Two clients that create the same name at the same time both get the file; only one does if each
-/// wants to be the first.
+/// If two clients create the same name at the same time, both get the file; with O_EXCL only one of
+/// them does.
 #[test]
 fn creating_is_a_race_without_losers() {
     let bench = Bench::new(2, quick().osts(1));
@@ -132,7 +132,7 @@ fn attributes() {
     set_xattr(&path, "trusted.secret", b"x").expect("set");
     assert_eq!(get_xattr(&path, "user.colour").expect("get"), b"blue");
     assert_eq!(errno(get_xattr(&path, "user.other")), libc::ENODATA);
-    // Version 2: the owner may write, the others may read.
+    // An ACL of version 2: the owner may read and write, the others may read.
     let mut acl = 2u32.to_le_bytes().to_vec();
     for (tag, rights) in [(1u16, 6u16), (4, 4), (32, 4)] {
         acl.extend(tag.to_le_bytes());
@@ -172,7 +172,7 @@ fn holes_and_blocks() {
     assert_eq!(read(&file, 8, 400 * KIB), [0; 8]);
 }
 
-/// O_DIRECT is accepted, aligned and not.
+/// O_DIRECT is accepted for aligned and for unaligned requests.
 #[test]
 fn direct_writes() {
     let bench = Bench::new(1, quick().osts(2).stripe("64K", 2));
@@ -194,7 +194,8 @@ fn direct_writes() {
     assert_eq!(others, 2, "a sync asks every OST of the file");
 }
 
-/// `--no-direct`: opening with it is refused, and a file that it was to make is there, empty.
+/// With `--no-direct` opening with O_DIRECT is refused; a file that the open was to create exists
+/// afterwards and is empty.
 #[test]
 fn no_direct_writes() {
     let bench = Bench::new(1, quick().osts(1).no_direct());
@@ -239,8 +240,8 @@ fn data_in_a_directory() {
     });
 }
 
-/// Many requests at once on many OSTs: none waits for an event loop. Each takes 100 ms; in turn
-/// they would take 15 s.
+/// Many requests run on many OSTs at once, and none waits for an event loop. Each takes 100 ms; one
+/// after the other they would take 15 s.
 #[test]
 fn many_osts_are_busy_at_once() {
     let bench = Bench::new(1, quick().osts(150).stripe("64K", 1).latency("100ms"));
@@ -257,7 +258,8 @@ fn many_osts_are_busy_at_once() {
     assert!(took.as_secs_f64() < 3.0, "{took:?}");
 }
 
-/// What kernels do on their own: many names, removed while listed.
+/// Makes many names and removes them while their directories are being listed; all space becomes
+/// free.
 #[test]
 fn a_tree_comes_and_goes() {
     let bench = Bench::new(1, quick().osts(2));

@@ -1,4 +1,4 @@
-//! Lustre's layout attribute, and the files by which a Lustre client shows its OSTs.
+//! Lustre's layout attribute, and the files in which a Lustre client shows its OSTs.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn wish(size: u64, count: u16, start: usize) -> Vec<u8> {
     })
 }
 
-/// Opened as Lustre's tools do: the objects come with the attribute.
+/// The file is opened as Lustre's tools do it: the objects are made when the attribute is set.
 #[test]
 fn a_file_is_placed_when_it_is_made() {
     let bench = Bench::new(2, quick().osts(8));
@@ -31,7 +31,7 @@ fn a_file_is_placed_when_it_is_made() {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
-        // O_LOV_DELAY_CREATE: what of it is not a flag of Linux is masked by open(2).
+        // O_LOV_DELAY_CREATE: open(2) masks the bits of it that are not flags of Linux.
         .custom_flags(0o100_000_000 | libc::O_NOCTTY | libc::O_ASYNC)
         .open(&path)
         .expect("create");
@@ -52,7 +52,7 @@ fn a_file_is_placed_when_it_is_made() {
         .collect();
     assert_eq!(written, [MIB, 0, 0, 0, 0, 0, MIB, MIB]);
 
-    // Once it has objects nothing changes and nobody is told, as on Lustre.
+    // Once the file has objects nothing changes, and no error is returned, as on Lustre.
     set_xattr(&path, lov::NAME, &wish(64 * KIB, 1, 0)).expect("ignored");
     assert_eq!(layout(&path), want);
 }
@@ -128,7 +128,7 @@ fn impossible_layouts_are_refused() {
     }
 }
 
-/// The ioctl cannot carry the structure through FUSE; it must say so and not do something else.
+/// The ioctl cannot carry the structure through FUSE, so it must fail and not do anything else.
 #[test]
 fn the_ioctl_is_refused() {
     use std::os::fd::AsRawFd;

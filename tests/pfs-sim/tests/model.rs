@@ -1,4 +1,4 @@
-//! The model as a client sees it: time, stripes, locks.
+//! The model as a client sees it: times, stripes, locks.
 
 mod common;
 
@@ -7,7 +7,7 @@ use pfs_sim::layout::Wish;
 use pfs_sim::{Change, Sim, lov};
 use std::path::Path;
 
-/// Puts the file at `path` on one OST.
+/// Makes a file at `path` on one OST.
 fn place(path: &Path, ost: usize) {
     let wish = Wish {
         stripe_count: Some(1),
@@ -24,8 +24,9 @@ fn place(path: &Path, ost: usize) {
     set_xattr(path, lov::NAME, &lov::of_wish(&wish)).expect("set the layout");
 }
 
-/// Bandwidth is as set, against another OST and not against the clock of a busy machine: the
-/// slower one by ten takes ten times as long, within a tenth.
+/// The bandwidth is as configured. It is checked against another OST and not against the clock of a
+/// busy machine: the OST with a tenth of the bandwidth takes 8 to 11 times as long by the clock,
+/// and ten times as long by the counters.
 #[test]
 fn a_slow_ost_is_slower_by_its_share() {
     let sim = Sim::builder().osts(2).bandwidth("10M").slow("1", "1M");
@@ -50,7 +51,7 @@ fn a_slow_ost_is_slower_by_its_share() {
     assert!((9.99..10.01).contains(&exact), "{exact}");
 }
 
-/// Two requests at once on one OST take twice as long as on two.
+/// Two requests at once take twice as long on one OST as on two.
 #[test]
 fn osts_work_side_by_side() {
     let bench = Bench::new(2, Sim::builder().osts(2).bandwidth("4M"));
@@ -80,7 +81,7 @@ fn osts_work_side_by_side() {
     assert!(is_so(took), "{took:?}");
 }
 
-/// What is changed while it runs holds for the next request.
+/// A setting that is changed while the simulator runs applies to the next request.
 #[test]
 fn bandwidth_and_latency_change_while_it_runs() {
     let bench = Bench::new(1, quick().osts(1));
@@ -104,13 +105,13 @@ fn bandwidth_and_latency_change_while_it_runs() {
     assert_eq!(config.osts[0].settings.latency_ns, 300_000_000);
 }
 
-/// Bytes are dealt to the OSTs stripe by stripe and come back.
+/// Bytes are distributed to the OSTs stripe by stripe, and are read back unchanged.
 #[test]
 fn stripes_go_round() {
     let bench = Bench::new(1, quick().osts(5).stripe("64K", 3));
     let file = open(&bench.path("f"));
     let data = pattern(1, 10 * 64 * KIB as usize + 100);
-    // Not aligned to anything, and in one piece.
+    // The split is not aligned to anything, and each half is one write.
     let (first, second) = data.split_at(100_001);
     write(&file, first, 0);
     write(&file, second, first.len() as u64);
@@ -127,12 +128,13 @@ fn stripes_go_round() {
     let file = counters.file("f").expect("the file");
     assert_eq!(file.tally.bytes_written, data.len() as u64);
     assert_eq!(counters.total.bytes_written, data.len() as u64);
-    // The first write ended inside a stripe and the second began there. The tail is at the end.
+    // The first write ended inside a stripe and the second began there. The tail is at the end of
+    // the file.
     assert_eq!(counters.total.unaligned_writes, 1);
     assert_eq!(counters.total.read_modify_writes, 1);
 }
 
-/// The next file starts on the next OST.
+/// Each new file starts on the next OST.
 #[test]
 fn files_start_in_turn() {
     let bench = Bench::new(1, quick().osts(4).stripe("64K", 1));
@@ -144,8 +146,8 @@ fn files_start_in_turn() {
     assert_eq!(writes, [2, 1, 1, 1]);
 }
 
-/// Writes a file of `blocks` two times over, block `i` by client `i % clients`. They take turns, so
-/// that the count does not depend on how the machine schedules them. How many locks moved.
+/// Writes a file of `blocks` twice over, block `i` by client `i % clients`, and returns how many
+/// locks moved. The clients take turns, so the count does not depend on the machine's scheduling.
 fn interleave(bench: &Bench, clients: usize, block: u64, blocks: u64) -> u64 {
     let all = open(&bench.path("shared"));
     all.set_len(block * blocks).expect("set the size");
@@ -163,7 +165,8 @@ fn interleave(bench: &Bench, clients: usize, block: u64, blocks: u64) -> u64 {
     moves
 }
 
-/// Nisar et al., figure 4: as many clients as OSTs, or a factor of them, never meet on an OST.
+/// Nisar et al., figure 4: if the number of clients is the number of OSTs or a factor of it, they
+/// never meet on an OST.
 #[test]
 fn mapped_clients_move_no_locks() {
     let bench = Bench::new(2, quick().osts(4).stripe("64K", 4));
@@ -172,7 +175,7 @@ fn mapped_clients_move_no_locks() {
     assert!(moves <= 1, "{moves}");
 }
 
-/// Figure 5: one client more, and all of them meet on all OSTs.
+/// Figure 5: with one more client, all clients meet on all OSTs.
 #[test]
 fn unmapped_clients_move_many() {
     let bench = Bench::new(3, quick().osts(4).stripe("64K", 4));
@@ -180,7 +183,7 @@ fn unmapped_clients_move_many() {
     assert!(moves > 80, "{moves}");
 }
 
-/// Blocks that end inside a page are fought for at every write, and cost reads besides.
+/// Blocks that end inside a page move a lock at every write and cause reads as well.
 #[test]
 fn unaligned_blocks_move_locks_for_ever() {
     let bench = Bench::new(2, quick().osts(2).stripe("64K", 2));
@@ -191,7 +194,7 @@ fn unaligned_blocks_move_locks_for_ever() {
     assert!(total.read_modify_writes > 128, "{total:?}");
 }
 
-/// A move takes the OST the time it is said to.
+/// A lock move takes its OST the configured time.
 #[test]
 fn moves_cost_time() {
     let bench = Bench::new(2, quick().osts(1).lock_cost("20ms"));
@@ -213,8 +216,8 @@ fn moves_cost_time() {
     assert!(is_so(cheap), "{cheap:?} {dear:?}");
 }
 
-/// A client with a cache keeps many OSTs busy though it writes one block after the other, and a sync
-/// waits for what was written.
+/// A client with a cache keeps many OSTs busy although it writes one block after the other, and a
+/// sync waits for what was written.
 #[test]
 fn write_behind_fills_the_osts() {
     let builder = Sim::builder().osts(4).bandwidth("8M").stripe("64K", 4);
@@ -242,7 +245,7 @@ fn write_behind_fills_the_osts() {
     assert!(is_so(took), "{took:?}");
 }
 
-/// With `--clients process` the shell that writes is another client than this test.
+/// With `--clients process` the shell that writes is a different client from this test.
 #[test]
 fn processes_can_be_clients() {
     let bench = Bench::new(1, quick().osts(1).option("clients", "process"));
@@ -274,7 +277,7 @@ fn handles_can_be_clients() {
         let moves = bench.sim.counters().expect("counters").total.lock_moves;
         assert_eq!(moves, want, "{clients}");
         drop(files);
-        // Whoever closed holds nothing.
+        // A handle that was closed holds no locks.
         write(&open(&bench.path("f")), b"here", 0);
         let after = bench.sim.counters().expect("counters").total.lock_moves;
         assert_eq!(after, want, "{clients}");

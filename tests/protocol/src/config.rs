@@ -1,20 +1,21 @@
-//! What is explored: programs of the nodes and bounds.
+//! Configurations to explore: the programs of the nodes, and the bounds.
 
 use crate::rules::Rules;
 
 /// Cells (bytes) of the file. Cell `i` is the only unit of domain `i`.
 pub const CELLS: usize = 2;
-/// Most nodes of a configuration.
+/// Maximum number of nodes of a configuration.
 pub const NODES: usize = 3;
-/// Most batches of one node.
+/// Maximum number of batches of one node.
 pub const BATCHES: usize = 3;
-/// Most events (writes and truncates) of one node. Its k-th has the same number in every interleaving.
+/// Maximum number of events (writes and truncates) of one node. Its k-th event has the same number in every
+/// interleaving.
 pub const NODE_EVENTS: usize = 3;
-/// Most events of one run.
+/// Maximum number of events of one run.
 pub const EVENTS: usize = NODES * NODE_EVENTS;
-/// Most terms of one run, and one more: terms begin at 1.
+/// Size of the table of terms: one more than the highest term of a run, because terms begin at 1.
 pub const TERMS: usize = 5;
-/// Most tries for a domain.
+/// Maximum number of tries for a domain.
 pub const TRIES: usize = 4;
 
 /// One step of a node's program.
@@ -24,7 +25,7 @@ pub enum Op {
     Open,
     /// One write of the cells in this mask.
     Write(u8),
-    /// Truncate to this many cells: cuts, or lets the file grow without bytes.
+    /// Truncate to this many cells. It cuts, or lets the file grow without bytes.
     Truncate(u8),
     /// Close or fsync with *publish*.
     Close,
@@ -36,43 +37,43 @@ pub enum Op {
     Unlock,
     /// Remove the file.
     Unlink,
-    /// fsync with *local*: the store's log is synced, and nobody else is told.
+    /// fsync with *local*: the store's log is synced, and other nodes are not told.
     SyncLocal,
 }
 
-/// A configuration: what is run, and how much of everything there may be.
+/// A configuration: what is run, and the bounds for it.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub name: &'static str,
-    /// What it is there for, in a few words.
+    /// Its purpose, in a few words.
     pub about: &'static str,
-    /// For each node the programs it may run: every combination is explored.
+    /// The programs that each node may run. Every combination is explored.
     pub programs: Vec<Vec<Vec<Op>>>,
-    /// What nodes have done before anything else begins, one after the other.
+    /// Programs that nodes have run before anything else begins, one after the other.
     pub setup: Vec<(usize, Vec<Op>)>,
     /// Highest term.
     pub terms: u8,
-    /// Crashes of all nodes together.
+    /// Maximum number of crashes of all nodes in sum.
     pub crashes: u8,
-    /// Power failures of all nodes together. Where there can be some, syncs are steps of their own.
+    /// Maximum number of power failures of all nodes in sum. If there can be any, syncs are steps of their own.
     pub power: u8,
-    /// Pauses past the lease of all nodes together.
+    /// Maximum number of pauses past the lease of all nodes in sum.
     pub pauses: u8,
-    /// Appends that do not come back, of all nodes together: one for a node at the most.
+    /// Maximum number of appends that do not return, of all nodes in sum. Each node has at most one.
     pub hangs: u8,
     /// Nodes that may crash, lose their power or pause.
     pub frail: u8,
     /// Nodes that may take terms and domains.
     pub drainers: u8,
-    /// Nodes that remove what the base covers.
+    /// Nodes that remove layouts and subfiles that the base covers.
     pub reclaimers: u8,
     /// A holder may drain alone.
     pub alone: bool,
-    /// A live node may remove what a dead one left and the base covers.
+    /// A live node may remove the subfiles of a dead node that the base covers.
     pub adoption: bool,
     /// A node that crashed may come back.
     pub restarts: bool,
-    /// Also demand that concurrent batches never change their order for a fresh reader.
+    /// Also require that concurrent batches never change their order for a fresh reader.
     pub stable: bool,
     pub rules: Rules,
 }

@@ -1,4 +1,4 @@
-//! The configurations: together they have every operation with two nodes and with three.
+//! The configurations. Together they have every operation, with two nodes and with three.
 
 mod power;
 mod seals;
@@ -9,7 +9,7 @@ use Op::{Close, Defer, Lock, Open, Truncate, Unlink, Unlock, Write};
 
 const BOTH: u8 = 0b11;
 
-/// Every configuration.
+/// Returns every configuration.
 pub fn all() -> Vec<Config> {
     vec![
         publish2(),
@@ -51,7 +51,7 @@ pub fn all() -> Vec<Config> {
     ]
 }
 
-/// The configuration of that name.
+/// Returns the configuration of that name.
 pub fn named(name: &str) -> Option<Config> {
     all().into_iter().find(|config| config.name == name)
 }
@@ -177,7 +177,7 @@ fn lock3() -> Config {
     }
 }
 
-/// Two overlapping batches, the second by a node that had seen the first, and nothing drained.
+/// Returns a setup with two overlapping batches, the second by a node that had seen the first, and nothing drained.
 fn published() -> Vec<(usize, Vec<Op>)> {
     vec![
         (0, vec![Write(BOTH), Close]),

@@ -1,7 +1,7 @@
 //! Terms, draining alone, rounds, domains, reclaim.
 //!
-//! The look at the lease and the write that follows are one step: a node that is stopped between the two is the cost that the
-//! decision names, not a state of the model.
+//! The check of the lease and the write that follows it are one step. A node that is stopped between the two is the
+//! cost that the decision names, not a state of the model.
 
 use crate::config::{CELLS, Config, NODES, TERMS, TRIES};
 use crate::refresh::Who;
@@ -14,14 +14,15 @@ impl State {
         (0..TERMS).rev().find(|&t| self.terms[t] != 0).unwrap_or(0) as u8
     }
 
-    /// A holder is dead for `me` if its heartbeat stands, or it has another run, or it is `me`, who holds it no more.
+    /// Returns whether `me` may treat the holder of a link as dead: its heartbeat has stopped, or its node has
+    /// another run by now, or it is `me` itself, which no longer holds the link.
     fn dead(&self, holder: u8, me: usize) -> bool {
         let (m, run) = owner_node(holder);
         let node = &self.nodes[m];
         m == me || node.run != run || node.mode != Mode::Up || node.lapsed
     }
 
-    /// The look at the lease before a write to the canonical file.
+    /// Checks the lease before a write to the canonical file.
     fn may_write(&mut self, n: usize, config: &Config) -> bool {
         if self.nodes[n].lapsed {
             if config.rules.lease_checked {
@@ -113,7 +114,7 @@ impl State {
         true
     }
 
-    /// Links of older terms are removed: whoever listed them may now make one of them again.
+    /// Removes the links of older terms. A node that still acts on an old listing may now make one of them again.
     fn clean_terms(&mut self, term: u8) {
         for t in 0..term as usize {
             self.terms[t] = 0;
@@ -128,7 +129,7 @@ impl State {
         node.drain_scan = Scan::default();
     }
 
-    /// After the refresh of a new holder: finish a plan, make one, drain alone, or end.
+    /// Decides what a new holder does after its refresh: finish a plan, make one, drain alone, or end the term.
     fn decide(&mut self, n: usize, config: &Config) {
         let found = self.nodes[n].drain_scan.found;
         let news = (0..NODES).any(|m| found.beyond_base(m));
@@ -263,10 +264,10 @@ impl State {
                 if found.plan.term > self.base.term {
                     self.base = found.plan;
                 }
-                self.nodes[n].drain = Drain::Stamp;
+                self.nodes[n].drain = Drain::Touch;
             }
-            Drain::Stamp => {
-                self.stamp();
+            Drain::Touch => {
+                self.touch();
                 self.nodes[n].drain = Drain::End;
             }
             Drain::End => {
@@ -282,7 +283,7 @@ impl State {
         let merged = self.merge(base, &cover);
         self.plan = cover;
         self.claims = Default::default();
-        // A domain that the merge does not touch has nothing to be written, by anybody.
+        // A domain that the merge does not touch is done: there is nothing to write for it.
         self.done = (0..CELLS)
             .filter(|&i| self.unit(merged.cells[i]).is_none())
             .fold(0, |mask, i| mask | 1 << i);
@@ -295,7 +296,7 @@ impl State {
         }
     }
 
-    /// What is written for a cell of a merge: nothing where it is untouched or cut.
+    /// Returns what is written for a cell of a merge: nothing if the cell is untouched or cut.
     pub fn unit(&self, event: u8) -> Option<u8> {
         (event != 0 && !self.events[event as usize].cut).then_some(event)
     }
@@ -311,7 +312,7 @@ impl State {
         if attempt == TRIES || (attempt > 0 && !self.dead(claims[attempt - 1], n)) {
             return false;
         }
-        // Who works looks at the directory first, and forgets what is sealed by then.
+        // The worker refreshes first, and discards batches that are sealed by then.
         let plan = Cover {
             late: self.plan.late & (self.base.late | self.late_in_sight()),
             ..self.plan
@@ -384,7 +385,8 @@ impl State {
         true
     }
 
-    /// Removes the layout of `n` and its subfiles, by its own node; another removes the subfiles of a dead one.
+    /// Removes the layout of `n` and its subfiles, if `by` is the node itself. If `n` is dead, another node removes
+    /// only its subfiles.
     pub fn reclaim(&mut self, n: usize, by: usize, config: &Config) -> bool {
         let rules = &config.rules;
         let covered = if rules.reclaim_after_base {
@@ -415,7 +417,7 @@ impl State {
         true
     }
 
-    /// A node finds its lease lapsed: what it held is lost to it, then the heart beats again.
+    /// A node finds that its lease has lapsed: it gives up what it held, then the heartbeat resumes.
     pub fn notice_lapse(&mut self, n: usize, config: &Config) {
         self.nodes[n].lapsed = false;
         if !config.rules.lapsed_gives_up {

@@ -1,11 +1,12 @@
-//! Appends that do not come back: seals, and the same batch in another layout.
+//! Appends that do not return: seals, and the same batch in another layout.
 //!
-//! Such an append may come true at any moment, also when its node has long published the same bytes elsewhere and others have
-//! written over them, and nobody can make it stop. Its layout therefore ends before it for everybody, by a link that is
-//! made before the batch is repeated. A node has one such append at the most, and batches from there on are in a second
-//! layout: both are one row of `layouts`, and a listing says which of the two there were.
+//! Such an append cannot be cancelled. It may still take effect ("land") at any moment, even long after its node has
+//! published the same bytes elsewhere and other nodes have overwritten them. Therefore a seal, a link that is made
+//! before the batch is repeated, ends the layout before that batch, and readers discard batches past the seal. A node
+//! has at most one such append; its batches from there on are in a second layout. Both layouts are one row of
+//! `layouts`, and a listing says which of the two there were.
 //!
-//! A process whose append hangs cannot end before that comes back: after a restart nothing of it can land any more.
+//! A process whose append hangs cannot end before the append returns, so nothing of it can land after a restart.
 
 use crate::config::{Config, NODES};
 use crate::state::{Batch, Late, Publish, Scan, State};
@@ -25,7 +26,7 @@ impl State {
         };
     }
 
-    /// It comes true. If all else of its layout is gone it removes itself, and the seal.
+    /// The append takes effect. If everything else of its layout is gone, it removes itself and the seal.
     pub fn land(&mut self, n: usize) -> bool {
         let Some(late) = self.late[n].as_mut() else {
             return false;
@@ -44,7 +45,8 @@ impl State {
         self.nodes[n].publish = Publish::Repeat(batch);
     }
 
-    /// Nodes whose late batch whoever lists and reads everything now would take for one.
+    /// Returns the nodes whose late batch has landed and is not sealed: a reader that lists and reads everything now
+    /// takes it for a valid batch.
     pub fn late_in_sight(&self) -> u8 {
         let seen = |m: &usize| self.late[*m].is_some_and(|late| late.landed && !late.sealed);
         (0..NODES).filter(seen).fold(0, |bits, m| bits | 1 << m)
@@ -55,7 +57,7 @@ impl State {
         Some(late.batch)
     }
 
-    /// What a listing says: layouts that are sealed (or have nothing late), and second layouts.
+    /// Returns what a listing shows: the layouts that are sealed (or have no late append), and the second layouts.
     pub fn list_seals(&self, config: &Config) -> (u8, u8) {
         let mut found = (0, 0);
         for m in 0..config.nodes() {
@@ -86,14 +88,15 @@ impl State {
         }
     }
 
-    /// Its node removes the layout. One that is being written to stays until that comes back.
+    /// A node removes its layout. A layout that an append still hangs on stays until the append has landed.
     pub fn drop_late(&mut self, n: usize) {
         if self.late[n].is_some_and(|late| late.landed) {
             self.late[n] = None;
         }
     }
 
-    /// A restart reads its own layouts: an append that came true is a batch like any other, unless it is behind a seal.
+    /// A restart reads its own layouts: an append that has landed is a batch like any other, unless it is past a
+    /// seal.
     pub fn find_late(&mut self, n: usize, config: &Config) {
         let Some(late) = self.late[n] else {
             return;

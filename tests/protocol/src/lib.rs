@@ -1,7 +1,7 @@
-//! The protocol between nodes (`docs/decisions/0008-many-nodes.md`) as a model that is explored to its end.
+//! The protocol between nodes (`docs/decisions/0008-many-nodes.md`) as a model that is explored exhaustively.
 //!
-//! Every interleaving of every step of a configuration is visited; the properties are looked at in every state. See the
-//! README of this package for what is modelled and what is not.
+//! Every interleaving of every step of a configuration is visited, and the properties are checked in every state. The
+//! README of this package says what is modelled and what is not.
 
 mod config;
 mod configs;

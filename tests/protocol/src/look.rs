@@ -1,24 +1,24 @@
-//! What readers see in a state, what a plan merges, and what is wrong with a state.
+//! Evaluates a state: the bytes and sizes that readers see, the result that a plan merges, and the faults.
 //!
-//! Every state is looked at as if each node read every cell in it: a read is no step of the model, so "no stale read" is
-//! checked at every moment after a sync point and not only at its end.
+//! Every state is checked as if each node read every cell in it. A read is no step of the model, so "no stale read"
+//! is checked at every moment after a sync point, and not only in the last state.
 
 use crate::config::{CELLS, Config, NODES};
 use crate::state::{
     Batch, Bytes, Cover, Drain, EVENT_RANGE, Mode, NO_CUT, State, View, WorkPhase, bad, bit,
 };
 
-/// Where a reader with some view finds a cell.
+/// The place where a reader with a given view finds a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// In a batch, or in the canonical file.
     Event(u8),
-    /// In a batch whose subfile is gone: refresh and look again.
+    /// In a batch whose subfile is gone: the reader must refresh and try again.
     Gone,
 }
 
 impl State {
-    /// The view of somebody who reads the whole shared directory at this moment.
+    /// Returns the view of a reader that reads the whole shared directory at this moment.
     pub fn fresh_view(&self) -> View {
         View {
             lens: self.lens,
@@ -28,7 +28,7 @@ impl State {
         }
     }
 
-    /// The newest of a cell in a view, by the order of all batches.
+    /// Finds the newest event of a cell in a view, by the order of all batches.
     pub fn find(&self, view: &View, cell: usize) -> Found {
         let mut newest = None;
         let mut add = |order, batch: &Batch| {
@@ -54,7 +54,8 @@ impl State {
         }
     }
 
-    /// What a reader without a store finds; nothing at all counts as the file before the first event.
+    /// Returns what a reader without a store finds. If the subfile is gone, that counts as the file before the first
+    /// event.
     pub fn fresh(&self, cell: usize) -> u8 {
         match self.find(&self.fresh_view(), cell) {
             Found::Event(event) => event,
@@ -62,7 +63,7 @@ impl State {
         }
     }
 
-    /// What a program on the node reads.
+    /// Returns what a program on the node reads.
     pub fn read(&self, n: usize, cell: usize, config: &Config) -> u8 {
         let node = &self.nodes[n];
         if node.store.cells[cell] != 0 {
@@ -78,7 +79,7 @@ impl State {
         }
     }
 
-    /// The size of the file for a program on the node.
+    /// Returns the size of the file for a program on the node.
     pub fn size_on(&self, n: usize, config: &Config) -> u8 {
         let node = &self.nodes[n];
         let view = &node.view;
@@ -103,14 +104,14 @@ impl State {
         node.store.size_over(size)
     }
 
-    /// The size is older than what the node must see.
+    /// Returns whether the node shows a size that is older than the one it must see.
     fn size_outdated(&self, n: usize, config: &Config) -> bool {
         let size = self.size_on(n, config);
         let after = |e: u8, older: u8| self.events[e as usize].before & bit(older) != 0;
         let must = self.nodes[n].before;
         EVENT_RANGE.filter(|&e| must & bit(e) != 0).any(|e| {
             let event = &self.events[e as usize];
-            // What may have changed it since: whatever did not come before.
+            // Any event that did not happen before `e` may have changed the size since.
             let other = |changes: &dyn Fn(u8) -> bool| {
                 EVENT_RANGE
                     .into_iter()
@@ -123,7 +124,7 @@ impl State {
         })
     }
 
-    /// All batches beyond a base and up to a cover, in their order, as one.
+    /// Merges all batches beyond `base` and up to `cover`, in their order, into one.
     pub fn merge(&self, base: &Cover, cover: &Cover) -> Bytes {
         let mut merged = Bytes::default();
         for (_, batch) in self.in_order(base, cover) {
@@ -147,7 +148,8 @@ impl State {
         batches
     }
 
-    /// Cuts the canonical file, as step 2 of a round does: each cell beyond it is then as the newest truncate left it.
+    /// Cuts the canonical file, as step 2 of a round does. Each cell beyond the cut is then as the newest truncate
+    /// left it.
     pub fn cut_canonical(&mut self, n: usize, base: &Cover, cover: &Cover, config: &Config) {
         let merged = self.merge(base, cover);
         if merged.cut == NO_CUT {
@@ -168,7 +170,8 @@ impl State {
             .map_or(self.canon[cell], |(_, batch)| batch.bytes.cut_event)
     }
 
-    /// Whether an event of the set covers the cell and came after `event`.
+    /// Returns whether an event of `set` covers the cell and came after `event`. With `saw`, an event comes after
+    /// those that its node had seen; otherwise after those that happened before it.
     fn outdated(&self, event: u8, cell: usize, set: u16, saw: bool) -> bool {
         EVENT_RANGE.into_iter().any(|e| {
             let other = &self.events[e as usize];
@@ -180,7 +183,7 @@ impl State {
         })
     }
 
-    /// A holder of a live lease that may write the domain in its next step.
+    /// Returns whether the node holds a live lease and may write the domain in its next step.
     fn writes(&self, n: usize, domain: usize, config: &Config) -> bool {
         let node = &self.nodes[n];
         if node.mode != Mode::Up || (node.lapsed && config.rules.lapsed_gives_up) {
@@ -195,7 +198,7 @@ impl State {
         work || holder
     }
 
-    /// Nothing is left to drain.
+    /// Returns whether nothing is left to drain.
     pub fn drained(&self, config: &Config) -> bool {
         self.base.term == self.plan.term
             && (0..config.nodes()).all(|n| {

@@ -1,4 +1,5 @@
-//! `check-protocol [--without RULE] [--threads N] [--limit STATES] [CONFIGURATION…]`: explores, prints counts, and traces of what broke.
+//! `check-protocol [--without RULE] [--threads N] [--limit STATES] [CONFIGURATION…]`: explores configurations and
+//! prints counts, and traces of the properties that are broken.
 
 use forebay_protocol::{Config, Rules, all, check_until, named};
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
-//! The model: which steps there are in a state, and what they do.
+//! The model: which steps are possible in a state, and what they do.
 
 use crate::config::{CELLS, Config, Op};
 use crate::state::{Drain, Mode, Publish, State, Wait, WorkPhase, bad};
 use stateright::{Model, Property};
 
-/// What a node does next.
+/// One step of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     Program,
@@ -13,19 +13,19 @@ pub enum Step {
     Drain,
     BeginWork(u8),
     Work,
-    /// Removes its own layout, or that of this dead node.
+    /// Removes its own layout, or the subfiles of this dead node.
     Reclaim(u8),
     Crash,
-    /// With those parts of the canonical file that it had not synced.
+    /// A power failure that also takes these parts of the canonical file, which the node had not synced.
     PowerFailure(u8),
     Restart,
     /// The lease passes without a heartbeat. How long the node does nothing else is up to the interleaving.
     Sleep,
-    /// It looks at its lease.
+    /// The node checks its lease and finds it lapsed.
     NoticeLapse,
-    /// An append does not come back.
+    /// An append does not return.
     Hang,
-    /// And comes true.
+    /// An append that did not return takes effect.
     Land,
 }
 
@@ -47,7 +47,7 @@ pub mod property {
     pub const GHOST: &str = "an unlinked file stays away";
     pub const SIZE: &str = "no stale size after a sync point";
     pub const FSYNCED: &str = "what was fsynced comes back";
-    pub const STUCK: &str = "nobody waits for ever";
+    pub const STUCK: &str = "no program waits for ever";
     pub const DRAINED: &str = "all have written and all is drained";
 }
 
@@ -59,7 +59,7 @@ impl Config {
             .copied()
     }
 
-    /// Applies a step; `false` if it is not possible now.
+    /// Applies a step; returns `false` if it is not possible now.
     fn apply(&self, s: &mut State, action: Action) -> bool {
         let n = action.node as usize;
         let op = self.op(s, n);
@@ -103,7 +103,7 @@ impl Config {
         }
     }
 
-    /// Steps that may change what a fresh reader finds.
+    /// Returns whether the step may change what a fresh reader finds.
     fn publishes(&self, s: &State, action: Action) -> bool {
         let node = &s.nodes[action.node as usize];
         match action.step {
@@ -153,7 +153,7 @@ impl Config {
         if frail && s.power < self.power {
             s.losses(n).for_each(|lost| push(Step::PowerFailure(lost)));
         }
-        // Who holds nothing loses nothing with its lease.
+        // A node that holds nothing loses nothing with its lease.
         let holds = node.drain != Drain::Idle || node.work.phase != WorkPhase::Idle;
         if frail && s.pauses < self.pauses && !node.lapsed && holds {
             push(Step::Sleep);
@@ -189,7 +189,7 @@ impl Config {
         state
     }
 
-    /// Drops what no step and no property can look at any more.
+    /// Resets state that no later step and no property can read any more.
     fn normalise(&self, s: &mut State) {
         for n in 0..self.nodes() {
             let node = &mut s.nodes[n];
@@ -198,7 +198,7 @@ impl Config {
                 .iter()
                 .any(|op| matches!(op, Op::Open | Op::Lock))
             {
-                node.stamp_known = false;
+                node.token_known = false;
             }
             let publishes = node.run > 0
                 || node.publish != Publish::Idle
@@ -209,7 +209,7 @@ impl Config {
                     .iter()
                     .any(|op| matches!(op, Op::Write(_) | Op::Truncate(_)))
             {
-                node.unstamped = false;
+                node.needs_touch = false;
             }
         }
         if s.base.term >= s.plan.term {
@@ -218,9 +218,10 @@ impl Config {
         }
     }
 
-    /// A step that nobody else can see and that nothing else can change or prevent for good: taken at once, as every order
-    /// of it and the steps of others leads to the same states. A write goes into the node's own store, which is seen by a
-    /// drain alone and by a crash; so does what the store forgets.
+    /// Returns a step that other nodes cannot see, and that no other step can change or prevent for good. It is taken
+    /// at once, because every order of it and the steps of other nodes leads to the same states. A write goes into
+    /// the node's own store, which only draining alone and a crash can see; the same is true of what the store
+    /// forgets.
     fn unseen(&self, s: &State) -> Option<Action> {
         if self.alone {
             return None;
@@ -233,8 +234,8 @@ impl Config {
                 continue;
             }
             let write = matches!(self.op(s, n), Some(Op::Write(_) | Op::Truncate(_)));
-            let owed = s.intents[n] != 0 || node.run > 0 || node.publish != Publish::Idle;
-            if write && node.wait == Wait::Nothing && !owed {
+            let pending = s.announcements[n] != 0 || node.run > 0 || node.publish != Publish::Idle;
+            if write && node.wait == Wait::Nothing && !pending {
                 return Some(Action {
                     node: n as u8,
                     step: Step::Program,
@@ -250,14 +251,14 @@ impl Config {
         None
     }
 
-    /// No step is left that is not a fault, and yet somebody waits.
+    /// Returns whether only faults are possible as next steps although a program waits or an announcement is pending.
     fn stuck(&self, s: &State) -> bool {
         let all_up = (0..self.nodes()).all(|n| s.nodes[n].mode == Mode::Up);
         if !all_up || s.bad != 0 {
             return false;
         }
         let waits =
-            (0..self.nodes()).any(|n| s.nodes[n].wait != Wait::Nothing || s.intents[n] != 0);
+            (0..self.nodes()).any(|n| s.nodes[n].wait != Wait::Nothing || s.announcements[n] != 0);
         if !waits {
             return false;
         }

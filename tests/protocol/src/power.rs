@@ -1,14 +1,15 @@
-//! Power failures: what a node loses with them, and what must come back.
+//! Power failures: what a node loses, and what must come back.
 //!
-//! A node loses what it had written and not synced: of its log, and of the canonical file, of which any part may have got
-//! there all the same. What is in the shared directory stays: its files are synced before anybody counts on them, and names
-//! are the server's matter. Only configurations with power failures have this; elsewhere nothing here is touched.
+//! A node loses what it has written and not synced: of its log, and of the canonical file, of which any part may have
+//! reached the disk all the same. The shared directory is not affected: its files are synced before a node relies on
+//! them, and names are kept by the server. Only configurations with power failures have this; in other configurations
+//! nothing here is touched.
 
 use crate::config::{CELLS, Config};
 use crate::state::{EVENT_RANGE, State, bad, bit};
 
 impl State {
-    /// What the node has now is what a power failure leaves of its log.
+    /// Syncs the log: what the node has now is what a power failure leaves.
     pub fn sync_log(&mut self, n: usize, config: &Config) {
         if config.power == 0 {
             return;
@@ -18,15 +19,15 @@ impl State {
         node.synced_at = node.sent_at;
     }
 
-    /// The node is about to change a cell of the canonical file, or (at `CELLS`) its size. What another had written there was
-    /// flushed when the file system gave the range to this one.
+    /// The node is about to change a cell of the canonical file, or (at `CELLS`) its size. What another node had
+    /// written there was flushed when the file system gave the range to this node.
     pub fn changes(&mut self, n: usize, i: usize, config: &Config) {
         if config.power > 0 && self.unsynced[i].0 != n as u8 + 1 {
             self.unsynced[i] = (n as u8 + 1, *self.canonical(i));
         }
     }
 
-    /// The node syncs the canonical file: what it wrote itself is safe.
+    /// Syncs the canonical file: what this node wrote is safe.
     pub fn sync_canonical(&mut self, n: usize) {
         for unsynced in self.unsynced.iter_mut().filter(|u| u.0 == n as u8 + 1) {
             *unsynced = (0, 0);
@@ -41,8 +42,8 @@ impl State {
         }
     }
 
-    /// Which parts of the canonical file a power failure of the node can take: all combinations, but that a file cannot be
-    /// shorter than what is left of it.
+    /// Returns which parts of the canonical file a power failure of the node can take: all combinations, except that
+    /// the file cannot be shorter than the cells that are left of it.
     pub fn losses(&self, n: usize) -> impl Iterator<Item = u8> {
         let mine = |i: usize| self.unsynced[i].0 == n as u8 + 1;
         let all = (0..=CELLS)
@@ -54,7 +55,8 @@ impl State {
         (0..=all).filter(move |m| m & !all == 0 && (m & size == 0 || m & beyond == beyond))
     }
 
-    /// The node dies, and with it all that it had not synced: of its log, and of the canonical file what `lost` says.
+    /// The node dies and loses all that it had not synced: of its log all of it, of the canonical file the parts in
+    /// `lost`.
     pub fn power_failure(&mut self, n: usize, lost: u8) {
         self.crash(n);
         let node = &mut self.nodes[n];
@@ -77,7 +79,7 @@ impl State {
                 continue;
             }
             *self.canonical(i) = before;
-            // Ghost: what was drained alone and lost with the log will not be drained again.
+            // Ghost: bytes that were drained alone and are lost with the log will not be drained again.
             if i == CELLS {
                 self.expect_size = if self.plan.term > self.base.term {
                     self.expect_size
@@ -91,7 +93,8 @@ impl State {
         self.nobody_needs(gone);
     }
 
-    /// Ghost: events of a node that no store and no batch has and that were never anywhere else for certain.
+    /// Ghost: returns the events of a node that are in neither its store nor a batch, and that were never settled
+    /// elsewhere.
     fn nowhere(&self, n: usize) -> u16 {
         let batches = self.layouts[n][..self.lens[n] as usize].iter();
         let published = batches.fold(0, |mask, batch| mask | batch.bytes.events());
@@ -100,7 +103,7 @@ impl State {
         node.own & !(kept | published | self.settled)
     }
 
-    /// Ghost: a later event of the same node that is still there has its cells.
+    /// Ghost: returns whether a later event of the same node that still exists covers the event's cells.
     fn replaced(&self, n: usize, event: u8) -> bool {
         let there = self.nodes[n].own & !self.nowhere(n);
         let cells = self.events[event as usize].cells;
@@ -108,7 +111,7 @@ impl State {
         later.any(|e| there & bit(e) != 0 && self.events[e as usize].cells & cells == cells)
     }
 
-    /// Ghost: a power failure took them before anybody else could see them.
+    /// Ghost: forgets events that a power failure took before another node could see them.
     fn nobody_needs(&mut self, gone: u16) {
         self.lost |= gone;
         self.returned &= !gone;

@@ -1,11 +1,11 @@
-//! Programs, publish and defer.
+//! Steps of programs, publish and defer.
 
 use crate::config::{BATCHES, CELLS, Config, NODE_EVENTS, Op};
 use crate::refresh::Who;
 use crate::state::{Batch, Bytes, EVENT_RANGE, Event, Mode, Publish, Scan, State, Wait, bit};
 
 impl State {
-    /// The next step of the node's program. `false`: it cannot go on now.
+    /// Makes the next step of the node's program. Returns `false` if it cannot continue now.
     pub fn step_program(&mut self, n: usize, op: Op, config: &Config) -> bool {
         if self.nodes[n].wait != Wait::Nothing {
             return self.step_wait(n, op, config);
@@ -51,8 +51,8 @@ impl State {
                 if self.nodes[n].store.is_empty() && self.nodes[n].publish == Publish::Idle {
                     self.synced(n, op);
                 } else {
-                    self.intents[n] = (self.intents[n] << 1) | 1;
-                    self.nodes[n].wait = Wait::StampIntent;
+                    self.announcements[n] = (self.announcements[n] << 1) | 1;
+                    self.nodes[n].wait = Wait::TouchAnnouncement;
                 }
             }
             Op::Unlink => {
@@ -83,9 +83,9 @@ impl State {
                 }
             },
             Wait::Publish => false,
-            Wait::StampIntent => {
-                if config.rules.intent_is_stamped {
-                    self.stamp();
+            Wait::TouchAnnouncement => {
+                if config.rules.announcement_touches {
+                    self.touch();
                 }
                 self.synced(n, op);
                 true
@@ -112,7 +112,7 @@ impl State {
 
     fn begin_refresh(&mut self, n: usize) {
         self.nodes[n].target = self.returned_closure();
-        if self.nodes[n].stamp_known {
+        if self.nodes[n].token_known {
             self.refreshed(n);
         } else {
             self.begin_scan(n, Who::Program);
@@ -144,13 +144,13 @@ impl State {
         self.nodes[n].ip += 1;
     }
 
-    /// Steps 1 and 2: bytes and log are safe; what is published is chosen.
+    /// Steps 1 and 2 of a publish: bytes and log are safe, and the bytes to publish are chosen.
     pub fn begin_publish(&mut self, n: usize, config: &Config) {
-        let intents = self.intents[n];
+        let announcements = self.announcements[n];
         let node = &mut self.nodes[n];
         let newer = std::mem::take(&mut node.store);
         node.sending.apply(&newer);
-        node.publish_intents = intents;
+        node.publish_announcements = announcements;
         self.sync_log(n, config);
         let node = &mut self.nodes[n];
         if config.rules.refresh_before_append {
@@ -161,19 +161,20 @@ impl State {
         }
     }
 
-    /// A publish that no program waits for: of what was deferred, or left by a crash, or at the end.
+    /// Begins a publish that no program waits for: of deferred bytes, of bytes left by a crash, or at the end of the
+    /// program.
     pub fn begin_background(&mut self, n: usize, finished: bool, config: &Config) -> bool {
         let node = &self.nodes[n];
-        let owed = self.intents[n] != 0 || node.run > 0 || finished;
-        if node.publish != Publish::Idle || !owed || node.wait == Wait::StampIntent {
+        let pending = self.announcements[n] != 0 || node.run > 0 || finished;
+        if node.publish != Publish::Idle || !pending || node.wait == Wait::TouchAnnouncement {
             return false;
         }
         if node.store.is_empty() && node.sending.is_empty() {
-            if self.intents[n] == 0 || !config.rules.clean_store_ends_intents {
+            if self.announcements[n] == 0 || !config.rules.clean_store_ends_announcements {
                 return false;
             }
-            // Nothing is owed for them.
-            self.intents[n] = 0;
+            // Nothing is left to publish for these announcements.
+            self.announcements[n] = 0;
             return true;
         }
         self.begin_publish(n, config);
@@ -187,21 +188,21 @@ impl State {
             Publish::Refresh => match self.step_scan(n, Who::Publish, config) {
                 None => return false,
                 Some(true) => {
-                    let announces = rules.stamp_before_append && self.owes_stamp(n, config);
+                    let announces = rules.touch_before_append && self.must_touch_first(n, config);
                     self.nodes[n].publish = if announces {
                         Publish::Announce
                     } else {
                         Publish::Append
                     };
-                    if !rules.intent_removed_last {
-                        self.intents[n] &= !self.nodes[n].publish_intents;
+                    if !rules.announcement_removed_last {
+                        self.announcements[n] &= !self.nodes[n].publish_announcements;
                     }
                 }
                 Some(false) => {}
             },
             Publish::Announce => {
-                self.stamp();
-                self.nodes[n].unstamped = false;
+                self.touch();
+                self.nodes[n].needs_touch = false;
                 self.nodes[n].publish = Publish::Append;
             }
             Publish::Append => {
@@ -212,27 +213,27 @@ impl State {
             Publish::Repeat(batch) => self.append(n, batch, config),
             Publish::Forget => {
                 self.forget(n);
-                if rules.stamp_after_append {
-                    self.nodes[n].publish = Publish::Stamp;
+                if rules.touch_after_append {
+                    self.nodes[n].publish = Publish::Touch;
                 } else {
-                    self.stamped(n, op, config);
+                    self.touched(n, op, config);
                 }
             }
-            Publish::Stamp => {
-                self.stamp();
+            Publish::Touch => {
+                self.touch();
                 let batches = self.layouts[n][..self.lens[n] as usize].iter();
                 self.settled |= batches.fold(0, |mask, batch| mask | batch.bytes.events());
-                self.stamped(n, op, config);
+                self.touched(n, op, config);
             }
-            Publish::Intents => {
-                self.intents[n] &= !self.nodes[n].publish_intents;
+            Publish::Announcements => {
+                self.announcements[n] &= !self.nodes[n].publish_announcements;
                 self.published(n, op);
             }
         }
         true
     }
 
-    /// What `sending` is as a batch.
+    /// Returns `sending` as a batch.
     pub fn next_batch(&self, n: usize, config: &Config) -> Batch {
         let rules = &config.rules;
         let seen = self.largest_epoch(n);
@@ -263,18 +264,19 @@ impl State {
         self.nodes[n].publish = Publish::Forget;
     }
 
-    /// What it has read of others may not be stamped, and it is about to publish on top of that.
-    fn owes_stamp(&self, n: usize, config: &Config) -> bool {
-        if config.rules.stamp_whatever_epoch {
-            return self.nodes[n].unstamped;
+    /// Returns whether the node is about to publish on top of batches of other nodes for which the change token may
+    /// not have been set yet.
+    fn must_touch_first(&self, n: usize, config: &Config) -> bool {
+        if config.rules.touch_whatever_epoch {
+            return self.nodes[n].needs_touch;
         }
         let own = self.layouts[n][..self.lens[n] as usize].last();
         self.largest_epoch(n) > own.map_or(0, |batch| batch.epoch)
     }
 
-    fn stamped(&mut self, n: usize, op: Option<Op>, config: &Config) {
-        if self.nodes[n].publish_intents != 0 && config.rules.intent_removed_last {
-            self.nodes[n].publish = Publish::Intents;
+    fn touched(&mut self, n: usize, op: Option<Op>, config: &Config) {
+        if self.nodes[n].publish_announcements != 0 && config.rules.announcement_removed_last {
+            self.nodes[n].publish = Publish::Announcements;
         } else {
             self.published(n, op);
         }
@@ -288,13 +290,14 @@ impl State {
 
     fn published(&mut self, n: usize, op: Option<Op>) {
         self.nodes[n].publish = Publish::Idle;
-        self.nodes[n].publish_intents = 0;
+        self.nodes[n].publish_announcements = 0;
         if let (Wait::Publish, Some(op)) = (self.nodes[n].wait, op) {
             self.synced(n, op);
         }
     }
 
-    /// The largest epoch in the node's view. Layouts that are gone are in the base, which knows the largest of them.
+    /// Returns the largest epoch in the node's view. Layouts that are gone are covered by the base, which knows their
+    /// largest epoch.
     fn largest_epoch(&self, n: usize) -> u8 {
         let view = &self.nodes[n].view;
         (0..view.lens.len())
@@ -314,18 +317,18 @@ impl State {
         node.mode = Mode::Down;
         node.lapsed = false;
         node.publish = Publish::Idle;
-        node.publish_intents = 0;
+        node.publish_announcements = 0;
         node.publish_scan = Scan::default();
         node.refresh_scan = Scan::default();
         node.drain_scan = Scan::default();
-        node.stamp_known = false;
+        node.token_known = false;
         node.view = Default::default();
-        node.unstamped = false;
+        node.needs_touch = false;
         node.drain = Default::default();
         node.work = Default::default();
         node.term = 0;
         node.target = 0;
-        // The programs died with the daemon; those that come later have only the node's own bytes until they open the file.
+        // The programs died with the daemon. Later programs see only the node's own bytes until they open the file.
         node.before = node.own & !self.lost;
         node.saw = node.before;
         if node.wait != Wait::Nothing {
@@ -337,34 +340,36 @@ impl State {
         }
     }
 
-    /// The store is opened again: its own layout says whether what it was sending is published, and may not be stamped.
+    /// Opens the store again. The node's own layout says whether the bytes that it was sending are published; the
+    /// change token may not have been set for them.
     pub fn restart(&mut self, n: usize, config: &Config) {
         self.find_late(n, config);
         let known = self.nodes[n].sent_at > self.gone[n];
-        let stamps = config.rules.restart_stamps && self.lens[n] > self.gone[n];
+        let touches = config.rules.restart_touches && self.lens[n] > self.gone[n];
         let node = &mut self.nodes[n];
         node.mode = Mode::Up;
         node.run += 1;
         node.view.lens[n] = self.lens[n];
         node.view.base = self.base;
         if node.sent_at != 0 && known && config.rules.restart_reads_own_layout {
-            // What was written after the choice of bytes is owed under the same intents.
+            // Bytes that were written after the choice of bytes are pending under the same announcements, which then
+            // must stay.
             if node.store.is_empty() {
-                node.publish_intents = self.intents[n];
+                node.publish_announcements = self.announcements[n];
             }
-            if stamps {
+            if touches {
                 node.publish = Publish::Forget;
             } else {
                 self.forget(n);
-                self.stamped(n, None, config);
+                self.touched(n, None, config);
             }
         } else {
             node.sent_at = 0;
             let newer = node.store;
             node.store = std::mem::take(&mut node.sending);
             node.store.apply(&newer);
-            if stamps {
-                node.publish = Publish::Stamp;
+            if touches {
+                node.publish = Publish::Touch;
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Refresh: one stat, then a listing and one read for each layout, each a step of its own.
 //!
-//! The same steps serve open and lock (which wait for intents), a publish and the holder of a term (which do not: two nodes
-//! that wait for each other's intents before they publish would wait for ever).
+//! The same steps serve open and lock, which wait for announcements, and a publish and the holder of a term, which do
+//! not: two nodes that wait for each other's announcements before they publish would wait for ever.
 
 use crate::config::Config;
 use crate::state::{NODES_RANGE, Scan, ScanPhase, State, bit};
 
-/// Who refreshes.
+/// The user of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Program,
@@ -24,7 +24,7 @@ impl State {
         }
     }
 
-    /// The first stat.
+    /// Makes the first stat.
     pub fn begin_scan(&mut self, n: usize, who: Who) {
         *self.scan_mut(n, who) = Scan {
             phase: ScanPhase::List,
@@ -33,7 +33,8 @@ impl State {
         };
     }
 
-    /// One step. `None`: it cannot go on. `Some(true)`: the refresh is complete and the view is new.
+    /// Makes one step. Returns `None` if it cannot continue now, and `Some(true)` if the refresh is complete and the
+    /// view is new.
     pub fn step_scan(&mut self, n: usize, who: Who, config: &Config) -> Option<bool> {
         let rules = &config.rules;
         let mut scan = *self.scan_mut(n, who);
@@ -41,11 +42,11 @@ impl State {
             ScanPhase::Idle => return None,
             ScanPhase::List => {
                 let waits = match who {
-                    Who::Program => rules.wait_for_intent,
+                    Who::Program => rules.wait_for_announcement,
                     Who::Publish => !rules.publish_does_not_wait,
                     Who::Drain => false,
                 };
-                if waits && (0..config.nodes()).any(|m| m != n && self.intents[m] != 0) {
+                if waits && (0..config.nodes()).any(|m| m != n && self.announcements[m] != 0) {
                     return None;
                 }
                 scan.found.base = self.base;
@@ -59,7 +60,7 @@ impl State {
             ScanPhase::Read(m) => {
                 self.read_layout(m as usize, &mut scan);
                 let known = self.nodes[n].view.lens[m as usize];
-                self.nodes[n].unstamped |= scan.found.lens[m as usize] > known;
+                self.nodes[n].needs_touch |= scan.found.lens[m as usize] > known;
                 scan.phase = self.next_read(n, m as usize + 1, config);
             }
             ScanPhase::Stat => {
@@ -79,7 +80,7 @@ impl State {
         Some(false)
     }
 
-    /// The next layout that the listing shows, from `m` on.
+    /// Returns the next layout that the listing shows, from `m` on.
     fn next_read(&self, n: usize, m: usize, config: &Config) -> ScanPhase {
         (m..config.nodes())
             .find(|&m| m != n && (self.lens[m] > self.gone[m] || self.late[m].is_some()))
@@ -93,7 +94,7 @@ impl State {
         };
         self.nodes[n].view.merge(&scan.found, sealed);
         if who == Who::Program {
-            self.nodes[n].stamp_known = scan.same;
+            self.nodes[n].token_known = scan.same;
         }
         self.note_seen(n);
         if who != Who::Drain {
@@ -104,8 +105,9 @@ impl State {
         }
     }
 
-    /// Ghost: whoever has a batch in its view has seen its events and what they had seen, and must see no less than what
-    /// came before them. Of a late batch that is not so: it may be gone again, and its close has not returned.
+    /// Ghost: a node with a batch in its view has seen the batch's events and what they had seen, and must see no
+    /// less than what came before them. This is not so for a late batch: it may be gone again, and its close has not
+    /// returned.
     pub fn note_seen(&mut self, n: usize) {
         for m in NODES_RANGE {
             for k in 0..self.nodes[n].view.lens[m] {
@@ -120,10 +122,10 @@ impl State {
         }
     }
 
-    /// Sets the stamp: nobody who remembers an older one takes it for this one.
-    pub fn stamp(&mut self) {
+    /// Sets a new change token: a node that remembers an older one does not take it for this one.
+    pub fn touch(&mut self) {
         for node in &mut self.nodes {
-            node.stamp_known = false;
+            node.token_known = false;
             for scan in [
                 &mut node.refresh_scan,
                 &mut node.publish_scan,
@@ -134,7 +136,7 @@ impl State {
         }
     }
 
-    /// The layout of `m` is removed: those that have listed it and not read it find it gone.
+    /// The layout of `m` is removed. Nodes that have listed it and not read it yet find it gone.
     pub fn vanish(&mut self, m: usize) {
         for node in &mut self.nodes {
             for scan in [

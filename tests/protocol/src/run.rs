@@ -1,4 +1,4 @@
-//! Runs the checker and says what it found.
+//! Runs the checker and reports its findings.
 
 use crate::config::Config;
 use crate::model::{Action, Step};
@@ -7,7 +7,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How a property failed, or how an example of it was reached.
+/// The steps by which a property failed, or by which an example of it was reached.
 pub struct Trace {
     pub property: &'static str,
     pub steps: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Report {
     pub time: Duration,
     /// Broken properties.
     pub failures: Vec<Trace>,
-    /// Examples that were looked for and not found.
+    /// Examples that were required and not found.
     pub missing: Vec<&'static str>,
 }
 
@@ -63,7 +63,7 @@ pub fn check(config: &Config, threads: usize) -> Report {
     check_until(config, threads, None)
 }
 
-/// The same, with a limit of states that is only there to bound a search that is expected to fail early.
+/// Does the same with a limit of states, which bounds a search that is expected to fail early.
 pub fn check_until(config: &Config, threads: usize, limit: Option<usize>) -> Report {
     let begin = Instant::now();
     let mut builder = config
@@ -117,14 +117,14 @@ fn scan(phase: ScanPhase) -> String {
     }
 }
 
-/// What a step does, in words.
+/// Describes a step in words.
 fn label(config: &Config, s: &State, action: Action) -> String {
     let n = action.node as usize;
     let node = &s.nodes[n];
     let what = match action.step {
         Step::Program => match (node.wait, config.op(s, n)) {
             (Wait::Refresh, _) => format!("refresh: {}", scan(node.refresh_scan.phase)),
-            (Wait::StampIntent, _) => "defer: stamp, return".to_owned(),
+            (Wait::TouchAnnouncement, _) => "defer: touch, return".to_owned(),
             (_, Some(op)) => format!("{op:?}"),
             (_, None) => "nothing".to_owned(),
         },

@@ -12,22 +12,22 @@ pub const NODES_RANGE: std::ops::Range<usize> = 0..NODES;
 /// All events, whether they have happened or not.
 pub const EVENT_RANGE: std::ops::RangeInclusive<u8> = 1..=EVENTS as u8;
 
-/// No cut in a batch or store.
+/// The value of `cut` in a batch or store without a cut.
 pub const NO_CUT: u8 = u8::MAX;
 
-/// What is wrong with a state, one bit each.
+/// Faults of a state, one bit each.
 pub mod bad {
     /// A node reads something older than what it must see.
     pub const STALE: u16 = 1;
     /// A fresh reader does not find a published byte.
     pub const LOST: u16 = 2;
-    /// Something older lies over something that was written by who had seen it.
+    /// An older event hides an event whose node had seen the older one.
     pub const ORDER: u16 = 4;
-    /// Two live writers of one domain.
+    /// Two live writers write one domain.
     pub const TWO_WRITERS: u16 = 8;
     /// The canonical file was written by a node past its lease.
     pub const LATE: u16 = 16;
-    /// All is drained and the canonical file is not the newest.
+    /// Everything is drained and the canonical file is not the newest.
     pub const CANON: u16 = 32;
     /// A step that publishes nothing changed what a fresh reader sees.
     pub const FLIP: u16 = 64;
@@ -35,7 +35,7 @@ pub mod bad {
     pub const GHOST: u16 = 128;
     /// A node shows a size that is older than what it must see.
     pub const SIZE: u16 = 256;
-    /// A power failure took what had been fsynced.
+    /// A power failure took bytes that had been fsynced.
     pub const FSYNCED: u16 = 512;
 }
 
@@ -44,9 +44,9 @@ pub mod bad {
 pub struct Event {
     /// Cells that it covers.
     pub cells: u8,
-    /// It is a truncate that cuts.
+    /// Whether it is a truncate that cuts.
     pub cut: bool,
-    /// What it makes of the size: at least this, or for a cut no more than this.
+    /// The size that it leaves: at least this, or for a cut at most this.
     pub size: u8,
     /// Events that happened before it, by program order and sync points.
     pub before: u16,
@@ -54,7 +54,7 @@ pub struct Event {
     pub saw: u16,
 }
 
-/// What a node has of a file: in its store, or as a batch.
+/// Bytes of a file that a node has in its store, or that form a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bytes {
     pub cells: [u8; CELLS],
@@ -62,7 +62,7 @@ pub struct Bytes {
     /// The truncate that made the cut; a configuration has at most one for each node.
     pub cut_event: u8,
     pub growth: u8,
-    /// The truncate that let the file grow without bytes, if one did.
+    /// The truncate that let the file grow without bytes, if there was one.
     pub grow_event: u8,
 }
 
@@ -92,7 +92,7 @@ impl Bytes {
         }
     }
 
-    /// The file is as long as this afterwards, and what it had beyond is gone.
+    /// Makes the file this long; what it had beyond is gone.
     pub fn cut_to(&mut self, size: u8, event: u8) {
         self.cut = self.cut.min(size);
         self.cut_event = event;
@@ -108,7 +108,7 @@ impl Bytes {
         self.grow_event = event;
     }
 
-    /// The size of a file of `size` with these on top.
+    /// Returns the size of a file of `size` with these bytes on top.
     pub fn size_over(&self, size: u8) -> u8 {
         size.min(self.cut).max(self.growth)
     }
@@ -151,37 +151,38 @@ pub struct Batch {
     pub bytes: Bytes,
 }
 
-/// Lengths of all layouts up to which something goes, and the term it was said in.
+/// The length up to which a base or plan covers each layout, and the term in which it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cover {
     pub term: u8,
     pub lens: [u8; NODES],
-    /// Nodes whose late batch ([`Late`]) is in it.
+    /// Nodes whose late batch ([`Late`]) is covered.
     pub late: u8,
 }
 
-/// An append that did not come back and may come true at any time. Its node's batches from `at` on are in a second layout.
+/// An append that did not return and may take effect at any time. Its node's batches from `at` on are in a second
+/// layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Late {
     pub batch: Batch,
-    /// Batches before it in its layout.
+    /// Number of batches before it in its layout.
     pub at: u8,
     pub landed: bool,
     pub sealed: bool,
 }
 
-/// What a node knows of the shared directory.
+/// A node's knowledge of the shared directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct View {
     pub lens: [u8; NODES],
-    /// Nodes whose late batch was read before anybody could know that it does not count.
+    /// Nodes whose late batch was read before its seal could be seen.
     pub late: u8,
     pub base: Cover,
     pub plan: Cover,
 }
 
 impl View {
-    /// Takes what another look found; both only grow, but for late batches that are behind a seal.
+    /// Takes what another refresh found. Both values only grow, except that late batches past a seal are removed.
     pub fn merge(&mut self, other: &Self, sealed: u8) {
         self.late = (self.late | other.late) & !sealed;
         for m in 0..NODES {
@@ -214,9 +215,9 @@ pub enum ScanPhase {
 pub struct Scan {
     pub phase: ScanPhase,
     pub found: View,
-    /// The stamp is the one that was seen first.
+    /// The change token is still the one that was seen first.
     pub same: bool,
-    /// A layout that was listed was gone.
+    /// A layout that was listed was gone when it was read.
     pub vanished: bool,
     /// Nodes whose first layout was sealed, or had nothing late, when it was listed.
     pub sealed: u8,
@@ -231,23 +232,23 @@ pub enum Publish {
     Refresh,
     Announce,
     Append,
-    /// An append did not come back: its layout is to end before it.
+    /// An append did not return: its layout must be ended before that batch.
     Seal(Batch),
-    /// The same batch goes to another layout.
+    /// The same batch is appended to another layout.
     Repeat(Batch),
     Forget,
-    Stamp,
-    Intents,
+    Touch,
+    Announcements,
 }
 
-/// What the program of a node waits for.
+/// The event that the program of a node waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Wait {
     #[default]
     Nothing,
     Refresh,
     Publish,
-    StampIntent,
+    TouchAnnouncement,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -256,35 +257,35 @@ pub enum Drain {
     Idle,
     /// A term was found that may be taken.
     Take,
-    /// The link is made; look again.
+    /// The link is made; the terms are listed again.
     Again,
     Refresh,
-    /// Alone: the next stripe may begin.
+    /// Draining alone: the next stripe may begin.
     Alone,
-    /// Alone: a stripe is on its way, with this event.
+    /// Draining alone: a stripe with this event is being written.
     Stripe {
         cell: u8,
         event: u8,
     },
-    /// Alone: written and synced, the store does not know yet.
+    /// Draining alone: the stripe is written and synced, and the store does not know it yet.
     Record {
         cell: u8,
         event: u8,
     },
-    /// Alone: a stripe is written and not synced.
+    /// Draining alone: a stripe is written and not synced.
     SyncStripe {
         cell: u8,
         event: u8,
     },
     Cut,
-    /// Cut, and not synced.
+    /// The file is cut, and the cut is not synced.
     SyncCut,
     Plan,
     Domains,
     /// The size is set, and not synced.
     SyncSize,
     Base,
-    Stamp,
+    Touch,
     End,
 }
 
@@ -295,7 +296,7 @@ pub enum WorkPhase {
     Take,
     Again,
     Write,
-    /// Written, and not synced.
+    /// The domain is written, and not synced.
     Sync,
     Done,
 }
@@ -307,7 +308,7 @@ pub struct Work {
     pub domain: u8,
     pub attempt: u8,
     pub plan: Cover,
-    /// What the merge of the plan has for the domain.
+    /// The event that the merge of the plan has for the domain.
     pub event: u8,
 }
 
@@ -321,40 +322,41 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Node {
     pub mode: Mode,
-    /// More than half of the lease has passed since its last heartbeat; others may take it for dead.
+    /// More than half of the lease has passed since its last heartbeat; other nodes may treat it as dead.
     pub lapsed: bool,
     pub run: u8,
     pub program: u8,
     pub ip: u8,
     pub wait: Wait,
-    /// Written and not published.
+    /// Bytes that are written and not published.
     pub store: Bytes,
-    /// Taken for a publish; forgotten at its end.
+    /// Bytes that were chosen for a publish; forgotten at its end.
     pub sending: Bytes,
-    /// `sending` is in the layout, at this place (from 1).
+    /// Place (from 1) of `sending` in the layout; 0 if it is not there.
     pub sent_at: u8,
-    /// What of `sending` and `store` a power failure leaves: what the log said when it was last synced.
+    /// The part of `sending` and `store` that survives a power failure: the state of the log when it was last synced.
     pub synced: Bytes,
     pub synced_store: Bytes,
-    /// `synced` is in the layout, at this place.
+    /// Place of `synced` in the layout.
     pub synced_at: u8,
     pub publish: Publish,
     pub publish_scan: Scan,
-    /// Intents that were there when the publish began.
-    pub publish_intents: u8,
+    /// Announcements that existed when the publish began.
+    pub publish_announcements: u8,
     pub refresh_scan: Scan,
-    /// The stamp is the one of the last refresh, and nobody was waited for.
-    pub stamp_known: bool,
+    /// The change token has not been set since the last listing of the last refresh.
+    pub token_known: bool,
     pub view: View,
-    /// It has read a batch of another node since it last stamped for such: that may not be stamped yet.
-    pub unstamped: bool,
+    /// The node has read a batch of another node since it last set the change token after such a read, and the token
+    /// may not have been set for that batch yet.
+    pub needs_touch: bool,
     pub drain: Drain,
     pub term: u8,
     pub drain_scan: Scan,
     pub work: Work,
-    /// Ghost: what the refresh under way must show.
+    /// Ghost: events that the refresh under way must show.
     pub target: u16,
-    /// Ghost: what every read of this node must not be older than.
+    /// Ghost: events that no read of this node may be older than.
     pub before: u16,
     /// Ghost: events of batches that it has seen.
     pub saw: u16,
@@ -362,7 +364,7 @@ pub struct Node {
     pub own: u16,
 }
 
-/// Who holds a link: node and run; 0 is nobody.
+/// Encodes the holder of a link from node and run; 0 means that there is no holder.
 pub fn owner(node: usize, run: u8) -> u8 {
     1 + node as u8 + NODES as u8 * run
 }
@@ -381,7 +383,7 @@ pub struct State {
     pub gone: [u8; NODES],
     /// Batches of each node whose subfiles were removed.
     pub emptied: [u8; NODES],
-    pub intents: [u8; NODES],
+    pub announcements: [u8; NODES],
     pub terms: [u8; TERMS],
     pub ended: u8,
     pub plan: Cover,
@@ -390,8 +392,8 @@ pub struct State {
     pub base: Cover,
     pub canon: [u8; CELLS],
     pub size: u8,
-    /// Cells and size of the canonical file that a node has written and not synced: which node (from 1), and what was there
-    /// before. The last one is the size.
+    /// Cells and size of the canonical file that a node has written and not synced: the node (from 1), and the value
+    /// from before. The last entry is the size.
     pub unsynced: [(u8, u8); CELLS + 1],
     pub exists: bool,
     pub lock: u8,
@@ -403,16 +405,16 @@ pub struct State {
     pub events: [Event; EVENTS + 1],
     /// Ghost: events whose close, fsync or unlock has returned.
     pub returned: u16,
-    /// Ghost: events that went with a power failure, and nobody has to see.
+    /// Ghost: events that were lost in a power failure, and that no node has to see.
     pub lost: u16,
-    /// Ghost: events that an fsync has returned for.
+    /// Ghost: events for which an fsync has returned.
     pub fsynced: u16,
-    /// Ghost: events in stamped batches or drained alone.
+    /// Ghost: events in batches for which the change token was set, or that were drained alone.
     pub settled: u16,
-    /// Ghost: what the canonical file must be when all is drained.
+    /// Ghost: what the canonical file must be when everything is drained.
     pub expect: [u8; CELLS],
     pub expect_size: u8,
-    /// What was found wrong.
+    /// The faults found, as bits of [`bad`].
     pub bad: u16,
 }
 
@@ -425,7 +427,7 @@ impl Default for State {
             late: [None; NODES],
             gone: [0; NODES],
             emptied: [0; NODES],
-            intents: [0; NODES],
+            announcements: [0; NODES],
             terms: [0; TERMS],
             ended: 0,
             plan: Cover::default(),

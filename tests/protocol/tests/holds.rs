@@ -1,14 +1,14 @@
-//! The protocol holds: every configuration is explored to its end, and prints how much that was.
+//! The protocol holds: explores every configuration exhaustively and prints the counts.
 //!
-//! One test for all, so that they do not compete for cores. Counts go past the test runner, which keeps what is printed by
-//! tests that pass to itself.
+//! One test explores all of them, so that they do not compete for cores. The counts are written directly to standard
+//! output, because the test runner captures what passing tests print.
 
 use forebay_protocol::{Config, Op, all, check, named, property};
 use std::io::Write;
 
-/// Promise: no stale read after a sync point, no lost published byte, the canonical file ends as the newest, one live writer
-/// per domain, nothing written past a lease, sizes as the last sync point left them, what was fsynced back after a power
-/// failure, nobody waits for ever; with two nodes and with three.
+/// Promise: no read is stale after a sync point, no published byte is lost, the canonical file ends as the newest, a
+/// domain has one live writer, nothing is written past a lease, sizes are as the last sync point left them, fsynced
+/// bytes are back after a power failure, and no node waits for ever; with two nodes and with three.
 #[test]
 fn every_configuration_holds() {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -106,8 +106,9 @@ fn every_operation_is_there() {
     }
 }
 
-/// The limit of "arbitrary, and the same for everybody": a plan that covers one of two concurrent batches puts it below the
-/// other, whatever a reader saw before. Batches whose nodes had synchronised (here by a lock) never change their order.
+/// Limit of the order of batches, which is arbitrary and the same for all nodes: a plan that covers one of two
+/// concurrent batches puts it below the other, whatever a reader saw before. Batches whose nodes had synchronised
+/// (here by a lock) never change their order.
 #[test]
 fn only_concurrent_batches_change_their_order() {
     let mut concurrent = named("round-2").expect("a configuration");

@@ -1,22 +1,22 @@
-//! Each rule is broken once, and the checker must find it and show how.
+//! Breaks each rule once; the checker must find it and show a trace.
 
 use forebay_protocol::{Rules, check, named};
 
-/// The rule, and a configuration in which it matters.
+/// Each rule, and a configuration in which it matters.
 const TABLE: &[(&str, &str)] = &[
     ("epoch_above_seen", "publish-2"),
     ("refresh_before_append", "crash-2"),
-    ("stamp_before_append", "torn-3"),
-    ("stamp_before_append", "round-torn-3"),
-    ("stamp_whatever_epoch", "torn-again-3"),
-    ("stamp_after_append", "publish-3"),
+    ("touch_before_append", "torn-3"),
+    ("touch_before_append", "round-torn-3"),
+    ("touch_whatever_epoch", "torn-again-3"),
+    ("touch_after_append", "publish-3"),
     ("own_batch_in_order", "alone-2"),
     ("restart_reads_own_layout", "crash-3"),
-    ("restart_stamps", "crash-3"),
-    ("intent_is_stamped", "publish-3"),
-    ("intent_removed_last", "publish-2"),
+    ("restart_touches", "crash-3"),
+    ("announcement_touches", "publish-3"),
+    ("announcement_removed_last", "publish-2"),
     ("second_look", "torn-3"),
-    ("wait_for_intent", "publish-2"),
+    ("wait_for_announcement", "publish-2"),
     ("publish_does_not_wait", "publish-2"),
     ("vanished_layout_lists_again", "lock-3"),
     ("term_listed_again", "round-crash-2"),
@@ -42,7 +42,7 @@ const TABLE: &[(&str, &str)] = &[
     ("alone_end_synced", "power-alone-2"),
     ("forget_synced_before_reclaim", "power-reclaim-2"),
     ("fsync_syncs_log", "power-2"),
-    ("clean_store_ends_intents", "power-2"),
+    ("clean_store_ends_announcements", "power-2"),
     ("sealed_before_repeated", "seal-2"),
     ("nothing_behind_a_seal", "seal-2"),
     ("seal_is_remembered", "seal-2"),
@@ -53,7 +53,7 @@ const TABLE: &[(&str, &str)] = &[
 
 const LAST_STEPS: usize = 4;
 
-/// A model that finds nothing is only worth something if it finds what is wrong.
+/// A model that finds nothing wrong is worth something only if it finds what is wrong.
 #[test]
 fn every_broken_rule_is_found() {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -81,7 +81,7 @@ fn every_broken_rule_is_found() {
     assert!(unseen.is_empty(), "broken and not found: {unseen:?}");
 }
 
-/// No rule is left out of the table.
+/// Every rule is in the table.
 #[test]
 fn every_rule_is_in_the_table() {
     for rule in Rules::NAMES {

@@ -1,4 +1,4 @@
-//! A writer of the kill test; started by tests/kill.rs. Prints a dot per acknowledged operation.
+//! A writer of the kill test; started by tests/kill.rs. Prints a dot for each acknowledged operation.
 
 use forebay_tests::kill::worker::{Task, Worker};
 

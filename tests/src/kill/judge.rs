@@ -1,16 +1,16 @@
-//! What every byte must be after a kill, and whether it is.
+//! Knows what every byte must be after a kill, and checks whether it is.
 
 use super::{Act, Note, SHARED, content};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Whether the log holds the byte, as far as the notes tell.
+/// Whether the log holds the byte, as far as the notes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Logged {
     No,
     Yes,
-    /// Written by an operation that was cut short, zeroed by growing the file, or zeros that may have
-    /// found nothing there and are no data then (S2.11).
+    /// Written by an operation that was cut short, zeroed by growing the file, or a zero that may have been
+    /// written where nothing was, and is no data then (S2.11).
     Maybe,
 }
 
@@ -35,15 +35,15 @@ struct Pending {
     act: Act,
 }
 
-/// All files, as acknowledged.
+/// The acknowledged state of all files.
 pub struct Judge {
     seed: u64,
     files: BTreeMap<String, Known>,
     pending: Vec<Pending>,
-    /// What was acknowledged of each file, newest last, with the number of the daemon's life.
+    /// Acknowledged operations of each file, newest last, with the number of the daemon's run.
     history: BTreeMap<String, Vec<String>>,
     lives: u64,
-    /// Next operation of each worker.
+    /// Number of the next operation of each worker.
     next: BTreeMap<u64, u64>,
     pub acknowledged: u64,
 }
@@ -126,8 +126,8 @@ impl Judge {
         }
     }
 
-    /// Compares every file below `root` with what was acknowledged, and takes what it finds of
-    /// the operations that were cut short as the new state. Returns what is wrong.
+    /// Compares every file below `root` with what was acknowledged, and accepts what it finds of operations
+    /// that were cut short as the new state. Returns what is wrong.
     pub fn inspect(&mut self, root: &Path) -> Result<(), String> {
         let pending = std::mem::take(&mut self.pending);
         self.lives += 1;
@@ -210,7 +210,8 @@ impl Judge {
         Ok(())
     }
 
-    /// A truncate that was cut short is done or not done; a write may have grown the file.
+    /// Checks the size of a file: a truncate that was cut short is done or not done; a write may have grown
+    /// the file.
     fn check_size(&self, known: &Known, cut: &[&Pending], found: usize) -> Result<(), String> {
         let old = known.data.len();
         let truncated = cut
@@ -230,13 +231,14 @@ impl Judge {
         Err(format!("is {found} bytes long, acknowledged was {old}"))
     }
 
-    /// The most bytes that the log may hold.
+    /// Largest number of bytes that the log may hold.
     pub fn most_undrained(&self) -> u64 {
         let may = |k: &Known| k.count(Logged::Yes) + k.count(Logged::Maybe);
         self.files.values().map(may).sum()
     }
 
-    /// Files that certainly have bytes in the log if nothing has been drained, and how many.
+    /// Files that certainly have bytes in the log if nothing has been drained, with the number of these
+    /// bytes.
     pub fn dirty_files(&self) -> impl Iterator<Item = (&str, u64)> {
         self.files
             .iter()
@@ -252,12 +254,12 @@ impl Judge {
         self.exists(SHARED)
     }
 
-    /// Compares the drained files: exact, nothing is open any more.
+    /// Compares the drained files. They must match exactly: no operation is open any more.
     pub fn verify(&self, place: &str, root: &Path) {
         assert!(self.pending.is_empty(), "inspect the files first");
         for (name, known) in &self.files {
-            let got = crate::bay::get(root.join(name));
-            crate::bay::assert_same(&format!("{name} in the {place}"), &got, &known.data);
+            let got = crate::test_mount::get(root.join(name));
+            crate::test_mount::assert_same(&format!("{name} in the {place}"), &got, &known.data);
         }
     }
 }
@@ -286,7 +288,7 @@ mod tests {
         judge
     }
 
-    /// The judge must be able to say no: S5.1 rests on it.
+    /// The judge must be able to fail a test: S5.1 rests on it.
     #[test]
     fn sees_lost_and_stale_bytes() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -321,7 +323,8 @@ mod tests {
         judge_of(&two).inspect(dir.path()).expect_err("a lost file");
     }
 
-    /// S2.11: zeros where nothing was need not be in the log, over bytes that are there they are.
+    /// S2.11: zeros that are written where nothing was need not be in the log; zeros over existing bytes are
+    /// in the log.
     #[test]
     fn counts_on_zeros_only_over_data() {
         let zero = (0..).find(|seq| content(7, 1, *seq, 1) == [0]);

@@ -1,9 +1,9 @@
-//! Killing the daemon under load: workers that write down what was acknowledged, and the judge
-//! that compares what a remount shows with it.
+//! Kills the daemon under load: workers write down what was acknowledged, and the judge compares that with
+//! what a remount shows.
 //!
-//! A worker notes each operation in a plain file outside the mount before it starts ([`Note`])
-//! and again when the call has returned. So at most one operation per worker is neither done nor
-//! not done when the daemon dies; every other byte is known.
+//! A worker notes each operation in a plain file outside the mount before it starts it ([`Note`]), and again
+//! when the call has returned. So when the daemon dies, there is at most one operation of each worker that
+//! may be done or not; every other byte is known.
 
 pub mod judge;
 pub mod worker;
@@ -11,7 +11,7 @@ pub mod worker;
 use crate::rng::Rng;
 use serde::{Deserialize, Serialize};
 
-/// The file that all workers write, each its own blocks.
+/// The file that all workers write, each in its own blocks.
 pub const SHARED: &str = "shared";
 pub const BLOCK: u64 = 47008;
 pub const BLOCKS_PER_WORKER: u64 = 16;
@@ -20,7 +20,7 @@ pub const MAX_SIZE: u64 = 512 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Act {
-    /// Creates the file if need be.
+    /// Creates the file if needed.
     Write {
         at: u64,
         len: u64,
@@ -45,7 +45,8 @@ pub enum Note {
     },
 }
 
-/// The bytes of a write: they follow from who wrote when, so that notes stay small.
+/// Returns the bytes of a write. They follow from the seed, the worker and the number of the operation, so
+/// that notes stay small.
 pub fn content(seed: u64, worker: u64, seq: u64, len: u64) -> Vec<u8> {
     Rng::derive(seed ^ (worker << 48), seq).bytes(len as usize)
 }

@@ -1,4 +1,4 @@
-//! One writer of the kill test. It goes on until the mount fails under it or it is told to stop.
+//! One writer of the kill test. It works until the mount fails under it or the test closes its pipe.
 
 use super::{Act, BLOCK, BLOCKS_PER_WORKER, MAX_SIZE, Note, SHARED, content};
 use crate::rng::Rng;
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An answer of a living daemon would come long before.
+/// A living daemon would have answered long before.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Task {
@@ -20,7 +20,7 @@ pub struct Task {
     pub worker: u64,
     pub workers: u64,
     pub seed: u64,
-    /// Number of the first operation; they go on counting from one daemon to the next.
+    /// Number of the first operation. Numbers go on counting from one daemon to the next.
     pub first: u64,
 }
 
@@ -48,8 +48,8 @@ impl Worker {
         })
     }
 
-    /// Works until a call fails, which is how the daemon's death shows. One line per
-    /// acknowledged operation goes to `progress`.
+    /// Works until a call fails, which shows that the daemon is dead. Writes a dot to `progress` for each
+    /// acknowledged operation.
     pub fn run(&mut self, mut progress: impl Write) -> io::Result<()> {
         for seq in self.task.first.. {
             let (file, act) = self.choose();
@@ -67,7 +67,7 @@ impl Worker {
             }
             self.note(&Note::Done { seq })?;
             if let Err(e) = progress.write_all(b".") {
-                // The test has closed its end: enough.
+                // The test has closed its end of the pipe: stop.
                 return if e.kind() == io::ErrorKind::BrokenPipe {
                     Ok(())
                 } else {
@@ -78,7 +78,7 @@ impl Worker {
         Ok(())
     }
 
-    /// One write call per note, so that no note is ever half there.
+    /// Writes a note in a single call, so that no note is ever there in part.
     fn note(&mut self, note: &Note) -> io::Result<()> {
         let mut line = serde_json::to_vec(note)?;
         line.push(b'\n');
@@ -115,8 +115,9 @@ impl Worker {
         }
     }
 
-    /// The kernel answers EIO for a request that a thread of the daemon was just reading when it
-    /// was killed; the connection ends a moment later. Any other EIO is a finding.
+    /// Whether the error shows that the daemon is dead. The kernel answers EIO for a request that a thread of
+    /// the daemon was just reading when it was killed; the connection ends a moment later. Any other EIO is a
+    /// finding.
     fn daemon_is_dead(&self, error: &io::Error) -> bool {
         if error.raw_os_error() == Some(libc::EIO) {
             let nobody = format!("/proc/self/fd/{}/no-such-file", self.root.as_raw_fd());
@@ -138,7 +139,7 @@ impl Worker {
                 other => other,
             };
         }
-        // Keep some files open and close others, so that both paths are hit.
+        // Keep some files open and close others, to exercise both paths.
         if self.rng.one_in(5) {
             self.open.remove(name);
         }
@@ -164,7 +165,7 @@ impl Worker {
     }
 }
 
-/// The errors by which a dead daemon shows; anything else is a finding.
+/// Whether this is one of the errors that a dead daemon causes. Any other error is a finding.
 fn tells_of_death(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),

@@ -1,5 +1,5 @@
-//! What a worker leaves behind: the files as they should be, for the final comparison through
-//! the mount and, after the drain, in the backing.
+//! The files as they should be when a worker ends, for the final comparison through the mount and, after the
+//! drain, in the backing.
 
 use crate::sys;
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Expected {
-    /// A plain file with the content.
+    /// Path of a plain file with the expected content.
     pub content: PathBuf,
     pub mode: u32,
     pub links: u64,
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
-/// By name below the mount.
+/// Expected files, by path below the mount.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Manifest {
     pub files: BTreeMap<String, Expected>,
@@ -42,7 +42,7 @@ impl Manifest {
             let meta = std::fs::metadata(&path).unwrap_or_else(|e| panic!("{what}: {e}"));
             let content = std::fs::read(&want.content).expect("read the expected content");
             assert_eq!(meta.len(), content.len() as u64, "size of {what}");
-            crate::bay::assert_same(&what, &crate::bay::get(&path), &content);
+            crate::test_mount::assert_same(&what, &crate::test_mount::get(&path), &content);
             assert_eq!(meta.mode() & 0o7777, want.mode, "mode of {what}");
             assert_eq!(meta.nlink(), want.links, "link count of {what}");
             for (key, value) in &want.xattrs {

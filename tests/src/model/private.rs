@@ -1,5 +1,5 @@
-//! Operations on the files a worker has to itself: which, and those on their bytes.
-//! `private_names.rs` has those on names and attributes.
+//! Operations on the files that a worker has to itself: the choice of an operation, and those on the files'
+//! bytes. `private_names.rs` has those on names and attributes.
 
 use super::tree::{Mtime, NodeId, now};
 use super::worker::{Outcome, Worker};
@@ -13,7 +13,7 @@ const PAGE: u64 = 4096;
 
 type Operation = fn(&mut Worker) -> Outcome;
 
-/// Weight, operation.
+/// Weights and operations.
 const OPERATIONS: &[(u64, Operation)] = &[
     (24, Worker::write),
     (8, Worker::append),
@@ -61,7 +61,7 @@ impl Worker {
         format!("{dir}f{}", self.rng.below(40))
     }
 
-    /// An existing name, creating the first file if there is none.
+    /// Returns an existing name; creates the first file if there is none.
     pub(super) fn some_name(&mut self) -> Result<String, String> {
         if self.tree.names.is_empty() {
             self.create()?;
@@ -71,8 +71,8 @@ impl Worker {
         Ok(name.expect("below the number of names").clone())
     }
 
-    /// A file to work on: through a handle that is open already (perhaps of an unlinked file),
-    /// or opened for this one operation.
+    /// Returns a file to work on: through a handle that is open already (perhaps of an unlinked file), or
+    /// opened for this one operation.
     fn some_file(&mut self) -> Result<(File, NodeId, String), String> {
         if !self.handles.is_empty() && self.rng.one_in(2) {
             let at = self.rng.below(self.handles.len() as u64) as usize;
@@ -165,7 +165,7 @@ impl Worker {
         let old_and_new = |worker: &mut Self, id: NodeId| {
             let old = worker.tree.node(id).size();
             let new = worker.rng.below(MAX_SIZE);
-            // Whether cutting a file to its own size is a modification is left open.
+            // POSIX leaves open whether cutting a file to its own size is a modification.
             if new == old { old + 1 } else { new }
         };
         let began = now();
@@ -248,7 +248,7 @@ impl Worker {
         Ok(did)
     }
 
-    /// A page-aligned piece of a file, or `None` if it is empty.
+    /// Maps a page-aligned piece of a file; `None` if the file is empty.
     fn map(&mut self) -> Result<Option<(Mapping, NodeId, u64, String)>, String> {
         let (file, id, name) = self.some_file()?;
         let size = self.tree.node(id).size();

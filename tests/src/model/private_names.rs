@@ -1,4 +1,4 @@
-//! Operations on the names and attributes of the files a worker has to itself.
+//! Operations on the names and attributes of the files that a worker has to itself.
 
 use super::private::fail;
 use super::tree::{Mtime, NodeId, now};
@@ -183,7 +183,7 @@ impl Worker {
         Ok(did)
     }
 
-    /// fstat now and then after an operation, also of unlinked files.
+    /// Calls fstat now and then after an operation, also on unlinked files.
     pub(super) fn maybe_check(&mut self, file: &File, id: NodeId, did: String) -> Outcome {
         if self.rng.one_in(4) {
             let meta = file

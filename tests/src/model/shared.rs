@@ -1,7 +1,7 @@
-//! Files that all workers write at once, each its own blocks, as the ranks of an N-to-1 job do.
+//! Files that all workers write at once, each in its own blocks, as the ranks of an N-to-1 job do.
 //!
-//! The expected content is a plain file outside the mount that gets the same calls. Blocks are
-//! an odd number of bytes long, so that neighbours share pages and stripes.
+//! The expected content is a plain file outside the mount that gets the same calls. Blocks are an odd number
+//! of bytes long, so that neighbouring blocks share pages and stripes.
 
 use crate::rng::Rng;
 use crate::sys;
@@ -32,7 +32,7 @@ impl SharedFile {
         })
     }
 
-    /// One operation on the worker's own blocks; says what it did, for the history.
+    /// Does one operation on the worker's own blocks. Returns what it did, for the history.
     pub fn step(&mut self, rng: &mut Rng) -> Result<String, String> {
         let what = rng.below(100);
         let done = match what {
@@ -49,7 +49,7 @@ impl SharedFile {
             .map(|did| format!("{name}: {did}"))
     }
 
-    /// A piece of one of the worker's blocks.
+    /// Chooses a piece of one of the worker's blocks.
     fn piece(&self, rng: &mut Rng) -> (u64, u64) {
         let block = rng.below(BLOCKS_PER_WORKER) * self.workers + self.worker;
         let start = rng.below(BLOCK);
@@ -68,7 +68,7 @@ impl SharedFile {
         Ok(format!("write {len} at {at}"))
     }
 
-    /// Several whole blocks in a row, strided: the pattern the overlay is made for.
+    /// Writes several whole blocks in a row, strided: the pattern that Forebay is made for.
     fn burst(&self, rng: &mut Rng) -> io::Result<String> {
         let first = rng.below(BLOCKS_PER_WORKER - 4);
         for i in first..first + 4 {
@@ -80,8 +80,8 @@ impl SharedFile {
 
     fn read(&self, rng: &mut Rng) -> io::Result<String> {
         let (at, len) = self.piece(rng);
-        // Another worker may grow the file at any moment, so the end of the file is not fixed:
-        // what both files have must agree, and beyond it only zeros may show.
+        // Another worker may grow the file at any moment, so the end of the file is not fixed: bytes that
+        // both files have must be equal, and beyond these only zeros are allowed.
         let got = sys::read_at(&self.file, at, len as usize)?;
         let want = sys::read_at(&self.expected, at, len as usize)?;
         let both = got.len().min(want.len());
@@ -112,7 +112,7 @@ impl SharedFile {
         Ok("reopen".into())
     }
 
-    /// Compares the whole file. Only while no worker changes it.
+    /// Compares the whole file. Must be called only while no worker changes it.
     pub fn compare(&self) -> Result<(), String> {
         let read = |file: &File| -> io::Result<Vec<u8>> {
             let len = file.metadata()?.len();
@@ -138,7 +138,7 @@ impl SharedFile {
         }
     }
 
-    /// Cuts or grows the file. Only while no other worker uses it.
+    /// Cuts or grows the file. Must be called only while no other worker uses it.
     pub fn resize(&self, rng: &mut Rng) -> Result<(), String> {
         let size = rng.below(BLOCKS_PER_WORKER * self.workers * BLOCK);
         let both = || -> io::Result<()> {

@@ -5,7 +5,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Clocks of file systems are coarse: a file's time may lie this much before the call.
+/// Clocks of file systems are coarse: the time of a file may lie this much (in nanoseconds) before the call
+/// that changed it.
 const GRAIN: i64 = 20_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl Node {
         self.data.resize(size as usize, 0);
     }
 
-    /// Zeroes what exists of the range, and grows the file to its end if `grow`.
+    /// Zeroes the part of the range that exists. If `grow`, grows the file to the end of the range first.
     pub fn zero(&mut self, offset: u64, len: u64, grow: bool) {
         let end = (offset + len) as usize;
         if grow && end > self.data.len() {
@@ -66,7 +67,7 @@ impl Node {
         }
     }
 
-    /// What a read of `len` bytes at `offset` returns.
+    /// Returns what a read of `len` bytes at `offset` must return.
     pub fn read(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset as usize).min(self.data.len());
         &self.data[start..(start + len).min(self.data.len())]
@@ -147,7 +148,7 @@ impl Tree {
         self.node(id).links -= 1;
     }
 
-    /// As rename(2): nothing happens when both are names of one file.
+    /// Like rename(2): nothing happens if both are names of the same file.
     pub fn rename(&mut self, from: &str, to: &str) {
         let id = self.names[from];
         match self.names.get(to) {

@@ -1,4 +1,5 @@
-//! One worker process of the model test: chooses operations, keeps the history, meets the others.
+//! One worker process of the model test: chooses operations, keeps the history, and meets the other workers
+//! at barriers.
 
 use super::manifest::{Expected, Manifest};
 use super::shared::SharedFile;
@@ -9,10 +10,10 @@ use std::fs::File;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-/// What a worker is told on its command line.
+/// Arguments of a worker.
 pub struct Task {
     pub mount: PathBuf,
-    /// Plain directory outside the mount for expectations.
+    /// Plain directory outside the mount for the expected content.
     pub side: PathBuf,
     pub worker: u64,
     pub workers: u64,
@@ -65,7 +66,7 @@ impl Worker {
         })
     }
 
-    /// Runs all rounds; the error tells what differed and what led there.
+    /// Runs all rounds. The error says what differed and which operations led there.
     pub fn run(&mut self) -> Result<(), String> {
         let mut done = 0;
         for round in 0..self.task.rounds {
@@ -106,7 +107,8 @@ impl Worker {
         )
     }
 
-    /// All stop; each compares the shared files as a whole; the first one resizes them.
+    /// Stops until all workers have stopped, compares the shared files as a whole, and lets the first worker
+    /// resize them.
     fn meet(&mut self, round: u64) -> Result<(), String> {
         barrier()?;
         for shared in &self.shared {
@@ -155,7 +157,7 @@ fn expected(node: &Node, content: PathBuf) -> Expected {
     }
 }
 
-/// Tells the test that this worker has stopped, and waits until it says go.
+/// Tells the test that this worker has stopped, and waits until the test lets it go on.
 fn barrier() -> Result<(), String> {
     let wait = || -> std::io::Result<usize> {
         let mut out = std::io::stdout().lock();

@@ -1,9 +1,9 @@
-//! The process that starts and ends everything of a cluster.
+//! The process that starts and ends every process of a cluster.
 //!
-//! The test program cannot do it itself. A child closes its copies of the parent's files before
-//! it becomes another program, and closing a file on a mount that hangs waits for the mount: so
-//! whoever holds such a file cannot start a program, not even the one that would heal the mount.
-//! The keeper is started before there is a mount, and holds no file on one.
+//! The test program cannot do it itself. A child closes its copies of the parent's files before it runs
+//! another program, and closing a file on a mount that hangs waits for the mount. So a process that has such
+//! a file open cannot start a program, not even the one that would heal the mount. The keeper is started
+//! before there is a mount, and has no file open on one.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
@@ -30,7 +30,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// `root` belongs to the keeper from now on: it removes it.
+    /// Starts the keeper. `root` belongs to it from now on: the keeper removes it.
     pub fn start(root: &Path, tag: &str) -> Self {
         let mut child = Command::new("bash")
             .args(["--noprofile", "--norc", "-c", include_str!("keeper.sh")])
@@ -38,7 +38,7 @@ impl Keeper {
             .env("TAG", tag)
             .env("LC_ALL", "C")
             .current_dir("/")
-            // What ends the test from the keyboard must not end the keeper before it is done.
+            // A signal from the keyboard that ends the test must not end the keeper before it is done.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -55,7 +55,7 @@ impl Keeper {
         }
     }
 
-    /// Runs a line of shell. Exit code and what it printed.
+    /// Runs a line of shell. Returns the exit code and what the line printed.
     fn shell(&self, line: &str) -> (i32, String) {
         assert!(!line.contains('\n'), "one line at a time: {line:?}");
         let mut guard = lock(&self.pipes);
@@ -72,7 +72,7 @@ impl Keeper {
         )
     }
 
-    /// Runs a program that ends by itself (or is ended after a minute); fails the test if it
+    /// Runs a program that ends by itself (or is ended after a minute), and fails the test if the program
     /// fails. Returns what it printed.
     pub fn run<S: AsRef<OsStr>>(&self, command: &[S]) -> String {
         let line = quoted(command);
@@ -81,12 +81,12 @@ impl Keeper {
         said
     }
 
-    /// Starts a daemon in a network namespace. What it prints goes to the end of `log`.
+    /// Starts a daemon in a network namespace. Its output is appended to `log`.
     pub fn spawn<S: AsRef<OsStr>>(&self, command: &[S], namespace: &Path, log: &Path) -> Daemon {
         let line = quoted(command);
         let net = quoted(&[format!("--net={}", namespace.display())]);
         let log_quoted = quoted(&[log]);
-        // It dies with the keeper, should that be killed.
+        // The daemon dies with the keeper, should the keeper be killed.
         let (code, said) = self.shell(&format!(
             "nsenter {net} setpriv --pdeathsig KILL {line} >>{log_quoted} 2>&1 & echo $!"
         ));
@@ -99,7 +99,7 @@ impl Keeper {
             line,
             log: log.to_owned(),
             pid,
-            // SAFETY: the descriptor is new and nobody else's.
+            // SAFETY: the descriptor is new, and nothing else owns it.
             handle: unsafe { OwnedFd::from_raw_fd(fd) },
         }
     }
@@ -124,12 +124,12 @@ fn quoted<S: AsRef<OsStr>>(words: &[S]) -> String {
     words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// A process of the cluster. The keeper ends it at the latest.
+/// A process of the cluster. The keeper ends it when the cluster is removed, if it still runs.
 pub struct Daemon {
     line: String,
     log: PathBuf,
     pid: i32,
-    /// Names this process even when its number has gone to another.
+    /// A pidfd: it names this process even if its number has gone to another one.
     handle: OwnedFd,
 }
 
@@ -171,7 +171,7 @@ impl Daemon {
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
     }
 
-    /// Fails the test, with the daemon's last words, if it is not running.
+    /// Fails the test, with the last output of the daemon, if the daemon is not running.
     pub fn check(&self) {
         if self.ended() {
             let said = std::fs::read_to_string(&self.log).unwrap_or_default();
@@ -179,14 +179,15 @@ impl Daemon {
         }
     }
 
-    /// As an administrator would: it writes out what it has.
+    /// Ends the daemon as an administrator would, so that it writes out what it has.
     pub fn terminate(self) {
         self.signal(Signal::SIGTERM);
         let what = format!("{} ends after SIGTERM", self.line);
         wait_until(&what, LONG, || self.ended().then_some(()));
     }
 
-    /// For taking down, also after a failure: it never panics, and the process may be gone.
+    /// Kills the daemon when the cluster is taken down, also after a failure: it never panics, and the
+    /// process may be gone.
     pub fn kill(self) {
         if let Err(e) = self.try_signal(Signal::SIGKILL)
             && e.raw_os_error() != Some(libc::ESRCH)

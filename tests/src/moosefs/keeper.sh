@@ -1,10 +1,10 @@
-# Runs what the MooseFS harness asks for, one line of shell at a time, and clears everything away
-# when its input ends, which it also does when the test program is killed.
-# ROOT: the cluster's directory. TAG: how its network namespaces are named.
+# Runs what the MooseFS harness asks for, one line of shell at a time, and removes everything when its input
+# ends, which also happens when the test program is killed. ROOT is the cluster's directory, TAG the prefix of
+# the names of its network namespaces.
 set -u
-# The shell's own remarks (that a daemon was killed) are noise.
+# Messages of the shell itself (that a daemon was killed) are noise.
 exec 3>&2 2>/dev/null
-# Nobody may be left to hear the answer.
+# The test program may be gone when an answer is written.
 trap : PIPE
 
 while IFS= read -r line; do
@@ -12,12 +12,12 @@ while IFS= read -r line; do
     echo $?
 done
 
-# Killed clients first: nothing can wait in a mount without one.
+# Kill all daemons before unmounting: nothing can wait in a mount whose client is gone.
 daemons=$(jobs -p)
 [ -z "$daemons" ] || kill -9 $daemons
 wait
 exec 2>&3
-# Read first: who unmounts while reading misses lines.
+# Read the whole table first: unmounting while reading it would miss lines.
 mapfile -t mounts </proc/self/mountinfo
 for line in "${mounts[@]}"; do
     read -r _ _ _ _ point _ <<<"$line"
@@ -27,7 +27,7 @@ for line in "${mounts[@]}"; do
 done
 for namespace in /run/netns/"$TAG" /run/netns/"$TAG"-*; do
     [ -e "$namespace" ] || continue
-    # A daemon's helper process ends by itself, soon after it.
+    # A helper process of a daemon ends by itself, soon after the daemon.
     for _ in {1..500}; do
         [ -z "$(ip netns pids "${namespace##*/}")" ] && break
         sleep 0.01

@@ -1,17 +1,17 @@
-//! A real MooseFS cluster of one test: a master, targets that can be slowed, cut off, frozen and
-//! stopped one by one, and client mounts that any process can use.
+//! A real MooseFS cluster for one test: a master, targets that can be slowed, cut off, frozen and stopped one
+//! by one, and client mounts that any process can use.
 //!
-//! Each target is a chunkserver with a label of its own (`A`, `B`, …) in a network namespace of
-//! its own. Everything the cluster keeps is below one temporary directory. Whatever happens to
-//! the test, its mounts, processes and namespaces are gone when the [`MooseFs`] is dropped, and
-//! soon after the test program is killed.
+//! Each target is a chunkserver with a label of its own (`A`, `B`, …) in a network namespace of its own. All
+//! files of the cluster are below one temporary directory. Whatever happens to the test, the cluster's
+//! mounts, processes and namespaces are gone when the [`MooseFs`] is dropped, and soon after the test program
+//! is killed.
 //!
-//! MooseFS' tools and `mfscli` talk to the master over the network, so they and every program
-//! that calls them must run in the cluster's network: [`MooseFs::enter`] for a command,
-//! [`MooseFs::inside`] for a function. Plain file access through a mount works from anywhere.
+//! MooseFS' tools and `mfscli` talk to the master over the network. So they, and every program that calls
+//! them, must run in the cluster's network: [`MooseFs::enter`] does that for a command, [`MooseFs::inside`]
+//! for a function. Plain file access through a mount works from anywhere.
 //!
-//! A call into a mount whose target is away blocks. Make such calls on a thread that is not
-//! scoped: a scope would wait for it before the cluster is dropped, which is what ends it.
+//! A call into a mount whose target is away blocks. Make such calls on a thread that is not scoped: a scope
+//! would wait for the thread before the cluster is dropped, and only dropping the cluster ends the call.
 
 mod keeper;
 mod net;
@@ -33,22 +33,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const MASTER_PORT: u16 = 19421;
-/// What each target leaves free of its disk.
+/// Bytes that each target leaves free on its disk.
 pub const KEPT_FREE: u64 = 64 << 20;
 const EXPORTS: &str = "exports.cfg";
-/// What clients may do, in the words of `mfsexports.cfg`, unless [`MooseFs::export`] says otherwise.
+/// Rights of clients, in the syntax of `mfsexports.cfg`, unless [`MooseFs::export`] sets others.
 pub const ALL_RIGHTS: &str = "rw,alldirs,admin,maproot=0:0";
 const EMPTY_METADATA: &str = "/var/lib/mfs/metadata.mfs.empty";
-/// How long the master keeps the session of a client that is gone without a word.
+/// How long the master keeps the session of a client that is gone without signing off.
 const SUSTAINED: Duration = Duration::from_secs(60);
-/// After so much time it has given it up for certain: it looks every ten seconds, but not in its own first
-/// two minutes.
+/// After this time the master has certainly given up such a session: it checks every ten seconds, but not in
+/// its own first two minutes.
 pub const GIVEN_UP: Duration = SUSTAINED.saturating_add(Duration::from_secs(120 + 20));
-/// A test that hangs in a mount this long loses the mount.
+/// If a test hangs in a mount for this long, the mount is removed.
 const MOUNT_LIMIT: Duration = Duration::from_secs(240);
 
 struct Mounted {
-    // Before the daemon: it must not fire while the mount is taken down.
+    // Must be before `daemon`, so that it is dropped first: it must not fire while the mount is taken down.
     watchdog: Watchdog,
     daemon: Daemon,
 }
@@ -66,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Root, FUSE and Debian's MooseFS packages.
+/// Checks for root, FUSE and Debian's MooseFS packages.
 pub fn prerequisites() {
     prereq::mounting();
     prereq::program("mfsmaster", "moosefs-master");
@@ -82,13 +82,13 @@ pub fn prerequisites() {
 }
 
 impl MooseFs {
-    /// A cluster of so many targets, all connected and ready to be written. Nothing is mounted.
+    /// Starts a cluster of `targets` targets, all connected and ready for writes. Nothing is mounted.
     pub fn start(targets: usize) -> Self {
         Self::start_on(&vec![None; targets])
     }
 
-    /// The same; a target with a number keeps its chunks on a disk of so many bytes, of which it
-    /// leaves [`KEPT_FREE`] alone.
+    /// Like `start`, but a target with a number keeps its chunks on a disk of that many bytes, of which it
+    /// leaves [`KEPT_FREE`] free.
     pub fn start_on(disks: &[Option<u64>]) -> Self {
         prerequisites();
         let targets = disks.len();
@@ -123,12 +123,12 @@ impl MooseFs {
         cluster
     }
 
-    /// Where everything of this cluster is: mounts, logs, chunks.
+    /// Directory of this cluster: mounts, logs, chunks.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// How the cluster's namespaces are named, at the beginning.
+    /// Prefix of the names of the cluster's namespaces.
     pub fn tag(&self) -> &str {
         self.network.tag()
     }
@@ -142,7 +142,7 @@ impl MooseFs {
         label(target)
     }
 
-    /// `ADDRESS:PORT`, as MooseFS' tools name a target.
+    /// Returns `ADDRESS:PORT`, as MooseFS' tools name a target.
     pub fn address(&self, target: usize) -> String {
         format!("{}:{}", net::address(target), MASTER_PORT + 1)
     }
@@ -156,11 +156,12 @@ impl MooseFs {
         let mut config = settings(&[
             ("DATA_PATH", &data.to_string_lossy()),
             ("EXPORTS_FILENAME", &exports.to_string_lossy()),
-            // The shortest round it accepts, and deletions that keep up with a test.
+            // The shortest round that the master accepts, and deletions that keep up with a test.
             ("CHUNKS_LOOP_MIN_TIME", "60"),
             ("CHUNKS_SOFT_DEL_LIMIT", "200"),
             ("CHUNKS_HARD_DEL_LIMIT", "500"),
-            // The shortest, too: how long what a dead client held is kept for it (for a day, else).
+            // Also the shortest: how long files that a dead client had open are kept for it (by default a
+            // day).
             ("SESSION_SUSTAIN_TIME", &SUSTAINED.as_secs().to_string()),
         ]);
         for (service, port) in [("ML", 19419), ("CS", 19420), ("CL", MASTER_PORT)] {
@@ -219,8 +220,8 @@ impl MooseFs {
         )
     }
 
-    /// Until the master knows these targets and the size of their disks: before that it has no
-    /// room for a chunk.
+    /// Waits until the master knows these targets and the size of their disks: before that it has no room for
+    /// a chunk.
     pub fn wait_ready(&self, targets: &[usize]) {
         wait_until(&format!("targets {targets:?} are ready"), LONG, || {
             self.check();
@@ -229,14 +230,14 @@ impl MooseFs {
         });
     }
 
-    /// Until the master has noticed that a target is away.
+    /// Waits until the master has noticed that a target is away.
     pub fn wait_lost(&self, target: usize) {
         wait_until(&format!("the master misses target {target}"), LONG, || {
             (!self.connected().contains(&target)).then_some(())
         });
     }
 
-    /// A daemon that nobody stopped must be running.
+    /// Checks that every daemon that the test has not stopped is running.
     fn check(&self) {
         for target in &self.targets {
             if let Some(daemon) = lock(target).as_ref() {
@@ -245,12 +246,12 @@ impl MooseFs {
         }
     }
 
-    /// A client mount that every process of this machine can use.
+    /// Creates a client mount that every process of this machine can use.
     pub fn mount(&self, name: &str) -> PathBuf {
         self.mount_with(name, &[])
     }
 
-    /// As `mount`, with mount options such as `mfstimeout=5`.
+    /// Like `mount`, with mount options such as `mfstimeout=5`.
     pub fn mount_with(&self, name: &str, options: &[&str]) -> PathBuf {
         let point = self.mount_point(name);
         std::fs::create_dir_all(&point).expect("create the mount point");
@@ -275,8 +276,8 @@ impl MooseFs {
         point
     }
 
-    /// One client mount per target, named by its label: what hangs on one target then holds up
-    /// no other.
+    /// Creates one client mount per target, named by the target's label: a call that hangs on one target then
+    /// blocks no call on another.
     pub fn mount_many(&self) -> Vec<PathBuf> {
         (0..self.targets.len())
             .map(|target| self.mount(&label(target).to_string()))
@@ -287,7 +288,7 @@ impl MooseFs {
         self.root().join("mnt").join(name)
     }
 
-    /// The process behind a mount.
+    /// Process id of the client behind a mount.
     pub fn mount_pid(&self, name: &str) -> i32 {
         let mounts = lock(&self.mounts);
         let mounted = mounts.get(name);
@@ -297,7 +298,7 @@ impl MooseFs {
             .pid()
     }
 
-    /// Takes a mount away, whatever still waits in it.
+    /// Removes a mount, whatever still waits in it.
     pub fn unmount(&self, name: &str) {
         let mounted = lock(&self.mounts).remove(name);
         take_down(
@@ -306,7 +307,7 @@ impl MooseFs {
         );
     }
 
-    /// Writes to the target and reads from it pass at this rate; its neighbours are not touched.
+    /// Limits writes to the target and reads from it to this rate. Other targets are not affected.
     pub fn slow(&self, target: usize, mbit: u32) {
         self.network.limit(&self.keeper, target, mbit);
     }
@@ -323,7 +324,7 @@ impl MooseFs {
         self.network.link(&self.keeper, target, true);
     }
 
-    /// SIGSTOP: it is there and does not answer.
+    /// Sends SIGSTOP: the target is there and does not answer.
     pub fn freeze(&self, target: usize) {
         self.signal(target, Signal::SIGSTOP);
     }
@@ -339,7 +340,7 @@ impl MooseFs {
         }
     }
 
-    /// A graceful stop; returns when its process has ended. (A killed chunkserver loses data.)
+    /// Stops the target gracefully. Returns when its process has ended. (A killed chunkserver loses data.)
     pub fn stop_target(&self, target: usize) {
         let daemon = lock(&self.targets[target]).take();
         daemon
@@ -347,7 +348,7 @@ impl MooseFs {
             .terminate();
     }
 
-    /// Returns when the master has it again.
+    /// Starts a stopped target. Returns when the master has it again.
     pub fn start_target(&self, target: usize) {
         {
             let mut slot = lock(&self.targets[target]);
@@ -357,12 +358,12 @@ impl MooseFs {
         self.wait_ready(&[target]);
     }
 
-    /// The command will run in the cluster's network, as a client there.
+    /// Makes the command run in the cluster's network, as a client there.
     pub fn enter(&self, command: &mut Command) {
         net::enter(command, &self.network.hub_path());
     }
 
-    /// Runs `act` on a thread in the cluster's network; processes that it starts are there too.
+    /// Runs `act` on a thread in the cluster's network. Processes that it starts are there too.
     pub fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let hub = self.network.hub_path();
         std::thread::scope(|scope| {
@@ -380,16 +381,16 @@ impl MooseFs {
 
 impl Drop for MooseFs {
     fn drop(&mut self) {
-        // Their watchdogs must be gone before the keeper takes the processes.
+        // The watchdogs of the mounts must be gone before the keeper kills the processes.
         for (name, mounted) in std::mem::take(&mut *lock(&self.mounts)) {
             take_down(&self.mount_point(&name), mounted);
         }
-        // The keeper does the rest, and the mounts as well if a test is killed.
+        // The keeper removes the rest, and the mounts as well if a test is killed.
     }
 }
 
-/// Ends the client first: a plain unmount could wait for a target that is away, and nothing can
-/// wait in a mount without a client. Detaching is for a mount that somebody still uses.
+/// Removes a mount. Ends the client first: a plain unmount could wait for a target that is away, and nothing
+/// can wait in a mount without a client. Detaching is for a mount that a process still uses.
 fn take_down(point: &Path, mounted: Mounted) {
     drop(mounted.watchdog);
     mounted.daemon.kill();

@@ -1,5 +1,5 @@
-//! The cluster's network: one namespace for the master and the clients, one per target, a veth
-//! pair between. The addresses are the same in every cluster: they exist in its namespaces only.
+//! The cluster's network: one namespace for the master and the clients and one for each target, connected by
+//! veth pairs. The addresses are the same in every cluster: they exist in its namespaces only.
 
 use super::keeper::Keeper;
 use std::fs::File;
@@ -20,14 +20,15 @@ pub fn address(target: usize) -> String {
     format!("10.77.0.{}", 11 + target)
 }
 
-/// A name for a new cluster that no other has: two can run at once, also in two programs.
+/// Returns a name for a new cluster that no other cluster has: two clusters can run at once, also in two
+/// programs.
 pub fn new_tag() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("{PREFIX}{}-{count}", std::process::id())
 }
 
-/// The keeper removes the namespaces: it knows them by the beginning of their names.
+/// The cluster's namespaces. The keeper removes them: it knows them by the prefix of their names.
 pub struct Network {
     tag: String,
 }
@@ -36,8 +37,8 @@ impl Network {
     pub fn new(keeper: &Keeper, tag: &str) -> Self {
         ip(keeper, &["netns", "add", tag]);
         ip(keeper, &["-n", tag, "link", "set", "lo", "up"]);
-        // An address of its own: else the bridge takes one of its ports' and changes it when that
-        // port goes down, and the targets that are left talk to an address that is gone.
+        // The bridge gets a MAC address of its own. Otherwise it takes the address of one of its ports and
+        // changes it when that port goes down, and the targets that are left talk to an address that is gone.
         ip(
             keeper,
             &[
@@ -50,7 +51,7 @@ impl Network {
         Self { tag: tag.into() }
     }
 
-    /// What every namespace of this cluster is called, at its beginning.
+    /// Prefix of the name of every namespace of this cluster.
     pub fn tag(&self) -> &str {
         &self.tag
     }
@@ -79,7 +80,7 @@ impl Network {
         format!("{}-{target}", self.tag)
     }
 
-    /// Where the master and the clients live.
+    /// Namespace of the master and the clients.
     pub fn hub_path(&self) -> PathBuf {
         Path::new(NAMESPACES).join(&self.tag)
     }
@@ -96,7 +97,7 @@ impl Network {
         );
     }
 
-    /// Both directions: what the target is sent and what it answers.
+    /// Limits both directions: what is sent to the target and what it answers.
     pub fn limit(&self, keeper: &Keeper, target: usize, mbit: u32) {
         let rate = format!("{mbit}mbit");
         for (namespace, device) in self.ends(target) {
@@ -123,7 +124,7 @@ impl Network {
     }
 }
 
-/// The cluster's end of the pair; the other one is `e0`.
+/// Name of the cluster's end of a target's veth pair; the other end is `e0`.
 fn port(target: usize) -> String {
     format!("v{target}")
 }
@@ -132,7 +133,7 @@ fn ip(keeper: &Keeper, args: &[&str]) {
     keeper.run(&[&["ip"], args].concat());
 }
 
-/// Names in use that begin with `tag`.
+/// Returns the namespaces whose names begin with `tag`.
 pub fn namespaces(tag: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(NAMESPACES) else {
         return Vec::new();
@@ -144,8 +145,8 @@ pub fn namespaces(tag: &str) -> Vec<String> {
         .collect()
 }
 
-/// The command runs in the network namespace and keeps the caller's mounts, which
-/// `ip netns exec` would hide.
+/// Makes the command run in the network namespace. It keeps the caller's mounts, which `ip netns exec` would
+/// hide.
 pub fn enter(command: &mut Command, namespace: &Path) {
     let file = open(namespace);
     // SAFETY: between fork and exec only setns is called, a plain system call; the descriptor
@@ -155,7 +156,7 @@ pub fn enter(command: &mut Command, namespace: &Path) {
     }
 }
 
-/// Moves the calling thread, and what it starts, into the namespace.
+/// Moves the calling thread into the namespace, and processes that it starts.
 pub fn enter_thread(namespace: &Path) -> io::Result<()> {
     set(&open(namespace))
 }

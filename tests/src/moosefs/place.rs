@@ -1,5 +1,5 @@
-//! What MooseFS' own tools say and do: which targets are connected, which class pins a file, where
-//! its chunks are, what clients may do; and what a cluster left behind.
+//! Uses MooseFS' own tools: which targets are connected, which class pins a file, where its chunks are, and
+//! what clients may do. Also finds what a cluster has left behind.
 
 use super::{EXPORTS, MASTER_PORT, MooseFs, lock, net, text};
 use crate::wait::{LONG, wait_until};
@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 /// A valid copy of one of a file's 64 MiB chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
-    /// Which chunk of the file: 0 is the first.
+    /// Number of the chunk in the file, from 0.
     pub chunk: u32,
     pub target: usize,
 }
 
 impl MooseFs {
-    /// Runs a MooseFS tool in the cluster's network and returns what it printed. A tool that
-    /// hangs is ended and fails the test.
+    /// Runs a MooseFS tool in the cluster's network and returns what it printed. A tool that hangs is ended,
+    /// and fails the test.
     pub fn tool(&self, program: &str, args: &[&str]) -> String {
         let net = format!("--net={}", self.network.hub_path().display());
         let words = [&["nsenter", &net, program], args].concat();
         self.keeper.run(&words)
     }
 
-    /// The targets that the master has and knows the size of.
+    /// Returns the targets that are connected to the master and whose size it knows.
     pub fn connected(&self) -> Vec<usize> {
         let port = MASTER_PORT.to_string();
         let said = self.tool(
@@ -38,8 +38,7 @@ impl MooseFs {
             .collect()
     }
 
-    /// What clients may do from now on, in the words of `mfsexports.cfg`, also through mounts that
-    /// are there.
+    /// Sets the rights of clients from now on, in the syntax of `mfsexports.cfg`, also for existing mounts.
     pub fn export(&self, options: &str) {
         let line = format!("* / {options}\n");
         std::fs::write(self.root().join(EXPORTS), line).expect("write the exports");
@@ -49,28 +48,28 @@ impl MooseFs {
         wait_until("the master has read its exports", LONG, || {
             (self.exports_read() > before).then_some(())
         });
-        // It has closed the connections of all clients; one that is asked for something that only the
-        // master knows comes back, and gets its new rights.
+        // The master has closed the connections of all clients. A client connects again, and gets its new
+        // rights, when it is asked for something that only the master knows.
         for name in lock(&self.mounts).keys() {
             let point = self.mount_point(name);
             nix::sys::statvfs::statvfs(&point).expect("the client comes back");
         }
     }
 
-    /// How often the master has.
+    /// How often the master has read its exports.
     fn exports_read(&self) -> usize {
         let log = std::fs::read_to_string(self.root().join("master.log")).expect("read its log");
         log.matches("exports file has been loaded").count()
     }
 
-    /// One copy of everything, and deleted means deleted.
+    /// Has one copy kept of everything, and deleted files removed at once.
     pub(super) fn keep_one_copy(&self, mount: &Path) {
         let mount = text(mount);
         self.tool("mfssetgoal", &["1", mount]);
         self.tool("mfssettrashtime", &["0", mount]);
     }
 
-    /// A new directory whose files are all on one target, and nowhere else when it is full.
+    /// Creates a directory whose files are all on one target, and nowhere else if the target is full.
     pub fn pinned_dir(&self, mount: &Path, name: &str, target: usize) -> PathBuf {
         let class = format!("on-{}", self.label(target));
         let listed = self.tool("mfsscadmin", &[text(mount), "list"]);
@@ -87,7 +86,7 @@ impl MooseFs {
         dir
     }
 
-    /// Every valid copy of every chunk of a file, from `mfsfileinfo`.
+    /// Returns every valid copy of every chunk of a file, from `mfsfileinfo`.
     pub fn chunks_of(&self, path: &Path) -> Vec<Copy> {
         let said = self.tool("mfsfileinfo", &[text(path)]);
         let mut copies = Vec::new();
@@ -110,7 +109,7 @@ impl MooseFs {
     }
 }
 
-/// What is left of a cluster: namespaces, mounts and processes. `tag` and `root` are its own.
+/// Returns what is left of a cluster: namespaces, mounts and processes. `tag` and `root` are the cluster's.
 pub fn traces(tag: &str, root: &Path) -> Vec<String> {
     let mut found: Vec<String> = net::namespaces(tag)
         .into_iter()

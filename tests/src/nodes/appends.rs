@@ -1,9 +1,9 @@
 //! All nodes append to one file at once.
 //!
-//! Each append is a record with its node, its number and its length, so the file itself says in which
-//! order they came. All that were acknowledged are there once and whole, those of a node in its order.
-//! Sometimes one node is killed meanwhile: its last record, which was not acknowledged, is there whole
-//! or in part, and the records of the others are all whole.
+//! Each append is a record with its node, its number and its length, so the file itself shows the order of
+//! the appends. All acknowledged records must be there once and whole, those of one node in its order.
+//! Sometimes one node is killed meanwhile: its last record, which was not acknowledged, may be there whole or
+//! in part, and all records of other nodes must be whole.
 
 use super::world::{LARGEST, World};
 use crate::rng::Rng;
@@ -15,14 +15,14 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Begins each record; random bytes do not have it, for all practical purposes.
+/// Begins each record. For all practical purposes, other bytes do not contain it.
 const MAGIC: [u8; 8] = *b"\xf0append\x0f";
 const HEAD: usize = 8 + 3 * 8;
 
-/// What a node did: the lengths of its records in order, and how it ended.
+/// What a node did: the lengths of its acknowledged records in order, and how it ended.
 struct Done {
     lens: Vec<usize>,
-    /// A record that was not acknowledged.
+    /// Length of a record that was not acknowledged.
     last: Option<usize>,
     error: Option<io::Error>,
 }
@@ -72,7 +72,7 @@ impl World {
                     let ended = workers[victim].is_finished();
                     (ended || steps[victim].load(Ordering::Acquire) >= after).then_some(())
                 });
-                // Others wait for what it has appended: it comes back at once.
+                // Other nodes wait for what the victim has appended, so it is restarted at once.
                 cluster.restart(victim);
             }
             let ended = workers.into_iter().map(|w| w.join());
@@ -90,7 +90,7 @@ impl World {
                 self.fail(id, node, &format!("append beside others: {error}"));
             }
         }
-        // What the victim had not told is told with its next close.
+        // Data that the victim has not published is published with its next close.
         let asked = victim.unwrap_or(0);
         let got = OpenOptions::new()
             .read(true)
@@ -123,7 +123,7 @@ impl World {
         while !rest.is_empty() {
             let at = got.len() - rest.len();
             if !rest.starts_with(&MAGIC) || rest.len() < HEAD {
-                // A part of what was not acknowledged, up to the next record.
+                // A part of a record that was not acknowledged, up to the next record.
                 let end = (1..rest.len()).find(|i| rest[*i..].starts_with(&MAGIC));
                 let end = end.unwrap_or(rest.len());
                 let last = all.iter().enumerate();
@@ -170,7 +170,7 @@ impl World {
     }
 }
 
-/// Bytes that a record has at their place, or none.
+/// Whether each byte is the byte that the record has there, or zero.
 fn is_part(bytes: &[u8], record: &[u8]) -> bool {
     bytes.len() <= record.len()
         && bytes

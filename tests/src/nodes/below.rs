@@ -1,14 +1,14 @@
-//! What comes into canonical files while no program writes them: that is the drain's work.
+//! Counts the bytes that come into canonical files while no program writes these: the work of the drain.
 //!
-//! Between the sync point that ends a turn at a file and the next operation on it nobody changes the file,
-//! and what went past a store was below before its call returned. So a byte that becomes right below
-//! in between was drained.
+//! Between the sync point that ends a turn at a file and the next operation on the file, no node changes it,
+//! and bytes that were written through were in the canonical file before their call returned. So a byte of
+//! the canonical file that becomes right in between was drained.
 
 use super::world::World;
-use crate::bay::get;
+use crate::test_mount::get;
 
 impl World {
-    /// A turn at the file is over.
+    /// Must be called when a turn at the file is over.
     pub(super) fn rest(&mut self, id: usize) {
         self.wake(id);
         if let Some(below) = self.below(id) {
@@ -16,7 +16,7 @@ impl World {
         }
     }
 
-    /// Something is about to happen to the file.
+    /// Must be called before the next operation on the file.
     pub(super) fn wake(&mut self, id: usize) {
         let Some(before) = self.resting.remove(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! What a file is expected to be, and how it came to that.
+//! The expected content of a file, and the operations that led to it.
 
 use crate::sys;
 use std::collections::VecDeque;
@@ -6,19 +6,20 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Operations that a failure shows.
+/// Number of operations that a failure shows.
 const SHOWN: usize = 160;
 
-/// A backing may date a change by a clock that ticks, and a store by one that does not.
+/// Tolerance for times, in nanoseconds: a backing may date a change by a clock that ticks, and a store by one
+/// that does not.
 const TICK: i64 = 20_000_000;
 
-/// Holes that a check looks for.
+/// Number of holes that a check looks at.
 const HOLES: usize = 12;
 
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     pub data: Vec<u8>,
-    /// As its last writer saw it.
+    /// As the last writer saw it.
     pub mtime: i64,
     pub links: u64,
     history: VecDeque<String>,
@@ -49,7 +50,7 @@ impl Content {
         self.data.len() as u64
     }
 
-    /// No bytes do not make it longer.
+    /// Writes `bytes` at `at`. A write of no bytes does not make the file longer.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -65,7 +66,7 @@ impl Content {
         self.data.resize(size as usize, 0);
     }
 
-    /// Zeros without growth.
+    /// Zeroes a range without making the file longer.
     pub fn punch(&mut self, at: u64, len: u64) {
         let end = (at + len).min(self.size()) as usize;
         if (at as usize) < end {
@@ -78,7 +79,7 @@ impl Content {
         self.data.get(at as usize..end).unwrap_or(&[])
     }
 
-    /// Time moves on, and only with a change.
+    /// Notes a new mtime. It must not go back, and may only change with a change of the file.
     pub fn dated(&mut self, mtime: i64, changed: bool) -> Result<(), String> {
         let old = std::mem::replace(&mut self.mtime, mtime);
         if !changed && old != mtime {
@@ -90,7 +91,7 @@ impl Content {
         Ok(())
     }
 
-    /// Compares what was read at `at` (as much as there was of `len` bytes).
+    /// Compares what was read at `at` with the part of the `len` bytes there that exists.
     pub fn compare(&self, at: u64, len: u64, got: &[u8]) -> Result<(), String> {
         let want = self.slice(at, len);
         if got == want {
@@ -110,7 +111,7 @@ impl Content {
         ))
     }
 
-    /// All of it, through an open file.
+    /// Checks the whole file through an open handle.
     pub fn check(&self, file: &File) -> Result<(), String> {
         let meta = file.metadata().map_err(|e| format!("stat: {e}"))?;
         let len = self.size().max(meta.len()) + 1;
@@ -135,7 +136,8 @@ impl Content {
         Ok(())
     }
 
-    /// Tools that leave out holes leave out no data: there are blocks for all of it, and no hole has any.
+    /// Checks that tools that leave out holes lose no data: there are blocks for all of the data, and no hole
+    /// has data in it.
     fn check_blocks(&self, file: &File, meta: &std::fs::Metadata) -> Result<(), String> {
         let data = self.data.iter().filter(|byte| **byte != 0).count() as u64;
         let allocated = meta.blocks() * 512;
@@ -160,7 +162,7 @@ impl Content {
         Ok(())
     }
 
-    /// Opens it, which is a sync point, and checks all of it.
+    /// Opens the file, which is a sync point, and checks all of it.
     pub fn check_at(&self, path: &Path, writable: bool) -> Result<(), String> {
         let file = OpenOptions::new().read(true).write(writable).open(path);
         let file = file.map_err(|e| format!("open {}: {e}", path.display()))?;

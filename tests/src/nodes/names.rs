@@ -1,4 +1,4 @@
-//! Names: the backing has them at once, and data that is not drained follows its file.
+//! Changes of names: the backing has them at once, and undrained data follows its file.
 
 use super::world::World;
 use crate::sys;
@@ -61,13 +61,13 @@ impl World {
     fn lost_a_name(&mut self, id: usize) {
         self.files[id].links -= 1;
         if self.files[id].links == 0 {
-            // What other nodes see of an open file that has no name is not promised.
+            // Forebay does not promise what other nodes see of an open file that has no name.
             self.held.retain(|held| held.id != id);
             self.resting.remove(&id);
         }
     }
 
-    /// Every node finds the names that there are and no others.
+    /// Checks that every node finds the names that exist, and no others.
     fn check_names(&mut self) {
         for name in super::world::NAMES {
             let want = self.names.contains_key(name);

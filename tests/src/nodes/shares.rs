@@ -1,8 +1,8 @@
-//! All nodes in one file at once, each in its own ranges.
+//! All nodes write one file at once, each in its own ranges.
 //!
-//! Units have an odd length, so that neighbours share pages and stripes. Sometimes one node is
-//! killed meanwhile: what its last call, which nobody answered, has done is asked of that node
-//! once it is back; every byte must be the old or the new one, and then everybody must agree.
+//! Units have an odd length, so that neighbouring units share pages and stripes. Sometimes one node is killed
+//! meanwhile. Its last call was then not answered, and that node is asked for the effect once it is back:
+//! every byte must be the old or the new one, and then all nodes must agree.
 
 use super::world::World;
 use crate::rng::Rng;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const UNIT: u64 = 4099;
 const UNITS: u64 = 60;
 
-/// What a node did, with the bytes.
+/// An operation of a node, with the bytes.
 enum Did {
     Write(u64, Vec<u8>),
     Punch(u64, u64),
@@ -35,7 +35,7 @@ impl std::fmt::Display for Did {
 
 struct Share {
     done: Vec<Did>,
-    /// What failed, and how.
+    /// The operation that failed, and its error.
     broken: Option<(Did, io::Error)>,
     closed: bool,
 }
@@ -78,7 +78,7 @@ impl World {
                     let ended = workers[victim].is_finished();
                     (ended || steps[victim].load(Ordering::Acquire) >= after).then_some(())
                 });
-                // Others may wait for what it has announced: it comes back at once.
+                // Other nodes may wait for what the victim has announced, so it is restarted at once.
                 cluster.restart(victim);
             }
             let ended = workers.into_iter().map(|w| w.join());
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Opens the file on the node that was killed, and takes what its last call has left.
+    /// Opens the file on the node that was killed, and takes over what its last call has left.
     fn resolve(&mut self, id: usize, node: usize, path: &Path, last: Option<Did>) {
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let file = self.require(id, node, opened.map_err(|e| format!("open: {e}")));
@@ -163,8 +163,8 @@ impl World {
         self.require(id, node, closed);
     }
 
-    /// One of several changes that ran side by side dates the file, the same for all once every node
-    /// has waited for what the others have announced.
+    /// Any of several concurrent changes may have set the mtime, but it must be the same on all nodes once
+    /// every node has waited for what other nodes have announced.
     pub(super) fn agree_on_mtime(&mut self, id: usize, paths: &[std::path::PathBuf]) {
         for (node, path) in paths.iter().enumerate().rev() {
             let dated = File::open(path).and_then(|file| file.metadata());
@@ -177,7 +177,7 @@ impl World {
     }
 }
 
-/// One node's part.
+/// One node's part of the work.
 struct Own {
     node: u64,
     nodes: u64,

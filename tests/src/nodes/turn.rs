@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The most operations of a turn, less one. All nodes look at the whole file after each turn, and after
-/// each sync point in it.
+/// Largest number of operations in a turn. All nodes check the whole file after each turn, and after each
+/// sync point in it.
 const STEPS: u64 = 20;
 
 /// A node's turn at a file.
@@ -18,7 +18,7 @@ struct Turn {
     node: usize,
     id: usize,
     file: File,
-    /// Its writes go to the end of the file, wherever they are meant to go.
+    /// The file is open with `O_APPEND`: its writes go to the end of the file, whatever their offset.
     appends: bool,
     locked: Option<How>,
     changed: bool,
@@ -26,7 +26,7 @@ struct Turn {
 }
 
 impl World {
-    /// One node opens a file (or goes on with one it has), changes and reads it, and publishes.
+    /// One node opens a file (or uses one that it has open), changes and reads it, and publishes.
     pub(super) fn alone(&mut self) -> &'static str {
         let (name, node) = (self.some_name(), self.some_node());
         let mut turn = match self.names.get(name).copied() {
@@ -137,13 +137,13 @@ impl World {
     fn lock(&mut self, turn: &mut Turn) {
         let how = *self.rng.pick(&How::ALL);
         self.note(turn.id, turn.node, format!("lock {how:?}"));
-        // Whatever held one was closed or unlocked before: this must not fail (S3.2).
+        // All earlier holders of a lock have closed or unlocked the file, so this must not fail (S3.2).
         let locked = lock(&turn.file, how).map_err(|e| format!("lock: {e}"));
         self.require(turn.id, turn.node, locked);
         turn.locked = Some(how);
     }
 
-    /// One operation, compared at once.
+    /// Does one operation and checks it at once.
     fn step(&mut self, turn: &mut Turn) {
         let (id, node) = (turn.id, turn.node);
         let size = self.files[id].size();
@@ -210,7 +210,8 @@ impl World {
         }
     }
 
-    /// In one of the ways that programs have. The bytes are behind all that the turn knows of.
+    /// Appends in one of the ways that programs use. The bytes must come after everything that the turn knows
+    /// of.
     fn append(&mut self, turn: &mut Turn) {
         let (id, node) = (turn.id, turn.node);
         let size = self.files[id].size();
@@ -253,15 +254,15 @@ impl World {
         self.look_around(turn);
     }
 
-    /// What was just published is on every node. Its own is left out while it holds a process lock: closing
-    /// another handle would give that up.
+    /// Checks that what was just published is visible on every node. The turn's own node is left out while it
+    /// holds a process lock: closing another handle would give the lock up.
     fn look_around(&mut self, turn: &Turn) {
         let own = (turn.locked == Some(How::Posix)).then_some(turn.node);
         self.check_within_turn(turn.id, own);
     }
 
-    /// `kill -9` with an open file: what was acknowledged is there when the node is back, and
-    /// becomes visible to others with the next close.
+    /// Kills a node with `kill -9` while it has the file open. What was acknowledged must be there when the
+    /// node is back, and becomes visible to other nodes with the next close.
     fn kill_within(&mut self, turn: &mut Turn, name: &str) {
         let (id, node) = (turn.id, turn.node);
         self.remark(id, node, "killed within its turn and started".into());
@@ -283,7 +284,7 @@ impl World {
         turn.changed = false;
     }
 
-    /// Ends a turn in one of the ways that others may count on.
+    /// Ends a turn in one of the ways that make its changes visible to other nodes.
     fn publish(&mut self, mut turn: Turn) {
         self.date(&mut turn);
         let (id, node) = (turn.id, turn.node);
@@ -313,8 +314,9 @@ impl World {
         self.require(id, node, closed);
     }
 
-    /// The close of the file through which a node has its lock gives it up: once it has returned, an attempt on any node
-    /// that does not wait succeeds (S3.2), and sees what was written.
+    /// Passes a lock on by a close: the close of the file through which a node has its lock gives the lock
+    /// up. Once the close has returned, an attempt on any node that does not wait must succeed (S3.2), and
+    /// see what was written.
     fn pass_on_by_close(&mut self, turns: &mut [Turn], at: usize, name: &str) {
         let id = turns[at].id;
         self.date(&mut turns[at]);
@@ -336,8 +338,8 @@ impl World {
         self.unlock(&mut turns[next], how);
     }
 
-    /// Several nodes have the file open and take turns under locks, without a close in between but for those that pass a
-    /// lock on.
+    /// Several nodes have the file open and take turns under locks. They do not close it in between, except
+    /// to pass a lock on.
     pub(super) fn under_locks(&mut self) -> &'static str {
         let Some((name, id)) = self.some_file() else {
             return "nothing";

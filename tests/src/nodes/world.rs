@@ -1,4 +1,4 @@
-//! The nodes, the files they share, and what happens next.
+//! The nodes, the files that they share, and the choice of what happens next.
 
 use super::content::Content;
 use crate::cluster::Cluster;
@@ -8,10 +8,10 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Names that files come and go under.
+/// Names that files get and lose.
 pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Beyond this files are not written.
+/// Files are not written beyond this size.
 pub(super) const LARGEST: u64 = 400_000;
 
 /// A file that stays open between turns.
@@ -22,15 +22,15 @@ pub(super) struct Held {
     pub writable: bool,
 }
 
-/// What a run was made of.
+/// Counts for a whole run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// What nodes were asked to do, and did.
+    /// Operations that nodes were asked to do, and did.
     pub operations: u64,
-    /// Looks at whole files and at names, which only compare.
+    /// Checks of whole files and of names, which only compare.
     pub checks: u64,
     pub kills: u64,
-    /// Bytes that came into canonical files while nobody but the drain wrote them.
+    /// Bytes that came into canonical files while only the drain wrote these.
     pub drained: u64,
 }
 
@@ -116,36 +116,36 @@ impl World {
         NAMES[self.rng.below(NAMES.len() as u64) as usize]
     }
 
-    /// An existing file: one of its names and its number.
+    /// Returns an existing file: one of its names and its number.
     pub(super) fn some_file(&mut self) -> Option<(&'static str, usize)> {
         let all: Vec<_> = self.names.iter().map(|(name, id)| (*name, *id)).collect();
         (!all.is_empty()).then(|| *self.rng.pick(&all))
     }
 
-    /// One of the names of a file that has any.
+    /// Returns one of the names of a file that has any.
     pub(super) fn name_of(&self, id: usize) -> Option<&'static str> {
         let mut names = self.names.iter();
         names.find(|(_, i)| **i == id).map(|(name, _)| *name)
     }
 
     pub(super) fn path(&self, node: usize, name: &str) -> PathBuf {
-        self.cluster.bay(node).path(name)
+        self.cluster.mount(node).path(name)
     }
 
-    /// An operation on a file.
+    /// Notes an operation on a file.
     pub(super) fn note(&mut self, id: usize, node: usize, what: String) {
         self.counts.operations += 1;
         self.remark(id, node, what);
     }
 
-    /// What else happened to it.
+    /// Notes anything else that happened to a file.
     pub(super) fn remark(&mut self, id: usize, node: usize, what: String) {
         self.wake(id);
         let number = self.counts.operations;
         self.files[id].note(format!("{number}: node {node}: {what}"));
     }
 
-    /// All of it through an open file.
+    /// Checks the whole file through an open handle.
     pub(super) fn check(&mut self, id: usize, node: usize, file: &File) {
         self.counts.checks += 1;
         let same = self.files[id].check(file);
@@ -166,10 +166,10 @@ impl World {
     fn last_log_lines(&self) -> String {
         const LINES: usize = 12;
         let mut text = String::new();
-        for bay in self.cluster.bays() {
-            let log = bay.log();
+        for mount in self.cluster.mounts() {
+            let log = mount.log();
             let lines: Vec<_> = log.lines().collect();
-            text += &format!("  {}\n", bay.log_file().display());
+            text += &format!("  {}\n", mount.log_file().display());
             for line in &lines[lines.len().saturating_sub(LINES)..] {
                 text += &format!("    {line}\n");
             }
@@ -181,8 +181,8 @@ impl World {
         result.unwrap_or_else(|why| self.fail(id, node, &why))
     }
 
-    /// Every node opens the file and must see all of it. Now and then one of them is killed and
-    /// started again while the others look.
+    /// Checks that every node opens the file and sees all of it. Now and then one node is killed and
+    /// restarted while other nodes look.
     pub(super) fn check_everywhere(&mut self, id: usize) {
         let Some(name) = self.name_of(id) else {
             return;
@@ -209,8 +209,8 @@ impl World {
         self.judge(id, results);
     }
 
-    /// The same in the middle of a turn, where nobody is killed; `without` one node, if there is one that
-    /// must not open it now.
+    /// Like `check_everywhere`, but in the middle of a turn, when no node is killed. `without` is a node that
+    /// must not open the file now, if there is one.
     pub(super) fn check_within_turn(&mut self, id: usize, without: Option<usize>) {
         let Some(name) = self.name_of(id) else {
             return;
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Closes what is held open on the node.
+    /// Closes the files that are held open on the node.
     pub(super) fn before_kill(&mut self, node: usize) {
         self.held.retain(|held| held.node != node);
         self.counts.kills += 1;
@@ -253,12 +253,16 @@ impl World {
         let node = self.some_node();
         let wait = self.rng.one_in(3);
         if wait {
-            self.cluster.bay(node).drain();
+            self.cluster.mount(node).drain();
         } else {
-            let bay = self.cluster.bay(node);
-            let out = bay.run(["drain".as_ref(), bay.mnt().as_os_str()]);
+            let mount = self.cluster.mount(node);
+            let out = mount.run(["drain".as_ref(), mount.mnt().as_os_str()]);
             let code = out.status.code();
-            assert!(matches!(code, Some(0 | 3)), "{}", crate::bay::text(&out));
+            assert!(
+                matches!(code, Some(0 | 3)),
+                "{}",
+                crate::test_mount::text(&out)
+            );
         }
         for id in 0..self.files.len() {
             self.files[id].note(format!("node {node}: drain, waiting: {wait}"));
@@ -269,7 +273,7 @@ impl World {
         "drains"
     }
 
-    /// fsync through a file that was open all the time shows what others have published.
+    /// Checks that fsync through a file that was open all the time shows what other nodes have published.
     fn look_through_held(&mut self) -> &'static str {
         if self.held.len() < 6 && self.rng.one_in(2) {
             let Some((name, id)) = self.some_file() else {
@@ -306,7 +310,7 @@ impl World {
         "looks through held files"
     }
 
-    /// After the last turn: everything drained, and the backing compared. Gives the cluster back.
+    /// Ends the run after the last turn: drains everything and compares the backing. Returns the cluster.
     pub fn end(mut self) -> Cluster {
         self.held.clear();
         let ids: Vec<usize> = self.names.values().copied().collect();
@@ -319,17 +323,17 @@ impl World {
             self.require(id, 0, checked.map_err(|e| format!("canonical file: {e}")));
             self.check_everywhere(id);
         }
-        let there = names_in(self.cluster.bay(0).backing());
+        let there = names_in(self.cluster.mount(0).backing());
         let want: Vec<String> = self.names.keys().map(|n| n.to_string()).collect();
         assert_eq!(there, want, "names in the backing");
         self.cluster
     }
 }
 
-/// A node, and what it found.
+/// A node, and the result of its check.
 type Looked = (usize, Result<(), String>);
 
-/// These nodes open the file side by side, and each compares all of it; `meanwhile` something happens.
+/// Lets these nodes open the file concurrently and compare all of it, while `meanwhile` runs.
 fn look_on<'a>(
     content: &Content,
     nodes: impl Iterator<Item = (usize, &'a PathBuf)>,

@@ -1,14 +1,14 @@
-//! A mount over the simulated parallel file system, placed by the Lustre provider.
+//! A mount over the simulated parallel file system, on which the Lustre provider places files.
 //!
-//! Whoever waits for an OST that hangs cannot be killed. So all OSTs are mended before anything is
-//! taken down, also when the test fails.
+//! A process that waits for a hanging OST cannot be killed. So all OSTs are repaired before anything is taken down,
+//! also when the test fails.
 
-// Each test file is a crate of its own and uses its part of this.
+// Each test file is a crate of its own and uses only a part of this module.
 #![allow(dead_code)]
 
-use forebay_tests::bay::{Bay, Drain, assert_same, get};
 use forebay_tests::cli::str;
 use forebay_tests::status::Status;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get};
 use forebay_tests::wait::{LONG, in_background, in_time, wait_until};
 use forebay_tests::{prereq, sys};
 use pfs_sim::{Builder, Change, Failure, Sim, lov};
@@ -19,16 +19,16 @@ use std::time::Duration;
 
 pub const MIB: usize = 1 << 20;
 
-/// Taken down in this order, after the OSTs were mended.
+/// The fields are dropped in this order, after the OSTs were repaired.
 pub struct Lustre {
-    pub bay: Bay,
+    pub test_mount: TestMount,
     pub sim: Sim,
     _dir: tempfile::TempDir,
 }
 
 impl Lustre {
-    /// A PFS, and a bay over it that is not started. Everything goes through subfiles, and the
-    /// times are so short that a test sees several of them pass.
+    /// Starts a parallel file system, and makes a test mount over it that is not started. Everything goes through
+    /// subfiles, and the timeouts are so short that a test sees several of them pass.
     pub fn new(builder: Builder, drain: Drain, nodes: &str) -> Lustre {
         prereq::mounting();
         let dir = tempfile::tempdir().expect("a directory");
@@ -43,21 +43,26 @@ impl Lustre {
         sim.lustre_root(dir.path()).expect("write the list of OSTs");
         let all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&mount, all).expect("open the PFS to all");
-        let mut bay = Bay::with_limit(drain, Duration::from_secs(240));
-        bay.set("nodes", nodes);
-        bay.set_backing(&mount)
+        let mut test_mount = TestMount::with_limit(drain, Duration::from_secs(240));
+        test_mount.set("nodes", nodes);
+        test_mount
+            .set_backing(&mount)
             .env("FOREBAY_LUSTRE_ROOT", dir.path())
             .set("ost-provider", "lustre")
             .set("subfiles", "always")
             .set("ost-deadline", "3s")
             .set("ost-retry", "1s");
         let _dir = dir;
-        Lustre { bay, sim, _dir }
+        Lustre {
+            test_mount,
+            sim,
+            _dir,
+        }
     }
 
     /// Starts the daemon, and waits until it knows its OSTs.
     pub fn start(&mut self) {
-        self.bay.start();
+        self.test_mount.start();
         self.until("the OSTs are known", |status| {
             status.at("/targets/probing") == false && !status.chosen().is_empty()
         });
@@ -66,7 +71,7 @@ impl Lustre {
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
         let mut last = None;
         let seen = wait_until_or(what, || {
-            let status = self.bay.status();
+            let status = self.test_mount.status();
             let found = is_so(&status).then(|| status.clone());
             last = Some(status);
             found
@@ -82,14 +87,14 @@ impl Lustre {
         self.set(ost, Change::default().fail(how));
     }
 
-    /// Bytes that each OST has taken.
+    /// Returns the number of bytes that each OST has taken.
     pub fn written(&self) -> Vec<u64> {
         let counters = self.sim.counters().expect("read the counters");
         let osts = counters.osts.iter();
         osts.map(|ost| ost.tally.bytes_written).collect()
     }
 
-    /// The OSTs that a file in the backing is striped over, in the order of their numbers.
+    /// Returns the OSTs that a file in the backing is striped over, in the order of their numbers.
     pub fn striped_over(&self, file: &Path) -> Vec<usize> {
         let bytes = sys::get_xattr(file, lov::NAME).expect("read the layout");
         let mut osts = lov::parse_file(&bytes).expect("a layout").osts;
@@ -97,9 +102,9 @@ impl Lustre {
         osts
     }
 
-    /// The subfiles on each OST.
+    /// Returns the subfiles on each OST.
     pub fn subfiles(&self) -> Vec<Vec<PathBuf>> {
-        let place = self.bay.backing().join(".forebay/subfiles");
+        let place = self.test_mount.backing().join(".forebay/subfiles");
         let osts = self.sim.config().expect("read the settings").osts.len();
         let of = |ost: usize| match std::fs::read_dir(place.join(ost.to_string())) {
             Ok(entries) => entries.map(|e| e.expect("list").path()).collect(),
@@ -108,14 +113,14 @@ impl Lustre {
         (0..osts).map(of).collect()
     }
 
-    /// How many layouts of files lie on an OST.
+    /// Returns how many layouts of files lie on an OST.
     pub fn layouts_on(&self, ost: usize) -> usize {
         let below = |dir: PathBuf| -> Vec<PathBuf> {
-            // They come and go while they are listed.
+            // Layouts come and go while they are listed.
             let entries = std::fs::read_dir(dir).into_iter().flatten();
             entries.flatten().map(|entry| entry.path()).collect()
         };
-        let groups = below(self.bay.backing().join(".forebay/files"));
+        let groups = below(self.test_mount.backing().join(".forebay/files"));
         let dirs = groups.into_iter().flat_map(below);
         let is_layout = |path: &PathBuf| str(path).contains("/l.");
         let layouts = dirs.flat_map(below).filter(is_layout);
@@ -124,33 +129,34 @@ impl Lustre {
             .count()
     }
 
-    /// `forebay drain` of one file.
+    /// Runs `forebay drain` on one file.
     pub fn drain(&self, name: &str, options: &[&str]) -> Output {
-        let path = self.bay.path(name);
+        let path = self.test_mount.path(name);
         let mut args = vec!["drain", str(&path)];
         args.extend(options);
-        self.bay.run(args)
+        self.test_mount.run(args)
     }
 
-    /// What a program reads through the mount, if it gets it in time.
+    /// Reads a file through the mount, and fails if that takes too long.
     pub fn read(&self, name: &str) -> Vec<u8> {
-        let path = self.bay.path(name);
+        let path = self.test_mount.path(name);
         in_time(
             "reading through the mount",
             in_background(move || get(path)),
         )
     }
 
-    /// S4: through the mount and without it, the file has these bytes.
+    /// Checks S4: the file has these bytes, through the mount and without it.
     pub fn has_all(&self, name: &str, want: &[u8]) {
         assert_same(&format!("{name}, mounted"), &self.read(name), want);
-        let below = get(self.bay.canonical(name));
+        let below = get(self.test_mount.canonical(name));
         assert_same(&format!("{name}, canonical"), &below, want);
     }
 
-    /// A test that ends well ends with this: nothing is left on the OSTs but canonical files.
+    /// Unmounts, and checks that nothing is left on the OSTs but canonical files. A test that succeeds ends with
+    /// this.
     pub fn finish(mut self) {
-        self.bay.umount();
+        self.test_mount.umount();
         let left: Vec<PathBuf> = self.subfiles().into_iter().flatten().collect();
         assert_eq!(left, Vec::<PathBuf>::new(), "subfiles are left");
     }

@@ -1,21 +1,23 @@
-//! Forging what nodes tell each other, with right checksums.
+//! Forges the files through which nodes tell each other things, with right checksums.
 //!
-//! Only root can put anything into the shared directory, and the tests are root: as another machine's
-//! root is that mounts the same file system, or a daemon gone mad. Layouts come from the product's own
-//! encoder; what that refuses to make is patched into its bytes and sealed again.
+//! Only root can put anything into the shared directory, and the tests are root: as root of another machine is that
+//! mounts the same file system, or a daemon that has gone wrong. Layouts come from the product's own encoder; what
+//! the encoder refuses to make is patched into its bytes, and the checksums are made anew.
 
-// Each test file is a crate of its own and uses its part of this.
+// Each test file is a crate of its own and uses only a part of this module.
 #![allow(dead_code)]
 
 use crate::nodes_pair::{Shared, json, list, logged_behind, name_of, texts, until};
-use forebay_tests::bay::{Bay, Drain, assert_same, get, put, text};
 use forebay_tests::cli::{OK, code};
 use forebay_tests::sys;
+use forebay_tests::test_mount::{Drain, TestMount, assert_same, get, put, text};
 use forebay_tests::users::{ALICE, BOB, as_user};
 use forebay_tests::wait::{in_background, in_time};
 use layout_index::checksum;
 use layout_index::extent::SubUnit;
-use layout_index::layout::{Batch, BatchBuilder, HEADER_LEN, Head, LayoutId, Piece, SubfileRef};
+use layout_index::sharing::layout::{
+    Batch, BatchBuilder, HEADER_LEN, Head, LayoutId, Piece, SubfileRef,
+};
 use layout_index::{ByteRange, Epoch, FileId, NodeId, Timestamp};
 use serde_json::Value;
 use std::fs;
@@ -24,29 +26,29 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
-/// What Bob has, and nobody else may see or change.
+/// The content of Bob's file, which no other user may see or change.
 pub const SECRET: &[u8] = b"bob's secret: nobody else reads this, and nobody changes it.....";
 
-/// The generation of forged layouts, and the run and number of subfiles that they name.
+/// The generation of forged layouts, and the run and number of the subfiles that they name.
 const FORGED: u32 = 0xf0f0;
 
-/// Newer than everything that real nodes have published in a test.
+/// An epoch newer than everything that real nodes have published in a test.
 pub const NEWER: u64 = 1000;
 
-/// A file of Alice's that node `a` has published, two daemons, and something of Bob's beside them.
+/// A file of Alice's that node `a` has published, two daemons, and a file of Bob's beside them.
 pub struct Scene {
-    pub a: Bay,
-    pub b: Bay,
+    pub a: TestMount,
+    pub b: TestMount,
     pub shared: Shared,
     pub id: FileId,
     pub dir: PathBuf,
     pub node: NodeId,
     pub want: Vec<u8>,
-    /// Bob's, outside of the backing.
+    /// Bob's file, outside of the backing.
     pub secret: PathBuf,
-    /// Of the forged layout.
+    /// The generation of the forged layout.
     generation: AtomicU32,
-    /// Lines of `b`'s log that were there before the last forgery.
+    /// Number of lines of `b`'s log that were there before the last forgery.
     before: AtomicUsize,
 }
 
@@ -56,7 +58,7 @@ impl Scene {
         let mut nodes = ["a", "b"].map(|name| {
             let mut node = shared.mortal(name, Drain::Never);
             node.set("close", "publish").set("visibility-timeout", "2s");
-            // All of it is about what daemons say of this.
+            // All these lines are what daemons say of forgeries.
             for said in [
                 "shared directory",
                 "alices",
@@ -102,19 +104,19 @@ impl Scene {
         scene
     }
 
-    /// What `b` says from here on is about the next forgery.
+    /// Marks the end of `b`'s log: what `b` logs from here on is about the next forgery.
     pub fn mark(&self) {
         let lines = self.b.log().lines().count();
         self.before.store(lines, Ordering::Relaxed);
     }
 
-    /// Whether `b` has said something with these words since then.
+    /// Returns whether `b` has logged a line with these words since then.
     pub fn said(&self, words: &[&str]) -> bool {
         let before = self.before.load(Ordering::Relaxed);
         logged_behind(&self.b, before, words).is_some()
     }
 
-    /// What Alice reads on node `b`: at most what a file of this test can have.
+    /// Reads the file as Alice on node `b`, at most as much as a file of this test can have.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let path = self.b.path("alices");
         let read = in_background(move || {
@@ -141,20 +143,21 @@ impl Scene {
         self.dir.join(format!("l.{node}.{generation:x}"))
     }
 
-    /// A subfile that a forged layout names, whatever is there.
+    /// Returns the path of the subfile that a forged layout names, whatever is there.
     pub fn subfile_path(&self) -> PathBuf {
         let name = subfile("backing").name(self.node);
-        self.shared.commons().join("subfiles").join(name)
+        self.shared.shared_dir().join("subfiles").join(name)
     }
 
-    /// Puts a layout down and tells everybody.
+    /// Writes a forged layout and changes the change token, so that all nodes refresh.
     pub fn forge(&self, bytes: &[u8]) {
         self.mark();
         put(self.layout_path(), bytes);
-        self.stamp();
+        self.touch();
     }
 
-    /// As [`Scene::forge`], of one batch in a layout of its own: it can be read, so a round may have covered the last.
+    /// As [`Scene::forge`], with one batch in a layout of its own. The layout can be read, so a round may have
+    /// covered the last one.
     pub fn forge_batch(&self, batch: &Batch) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         let id = self.layout();
@@ -163,15 +166,15 @@ impl Scene {
         self.forge(&bytes);
     }
 
-    /// Another stamp: everybody looks again.
-    pub fn stamp(&self) {
+    /// Sets another change token, so that all nodes refresh.
+    pub fn touch(&self) {
         static NEXT: AtomicI64 = AtomicI64::new(1_234_567);
         let at = NEXT.fetch_add(1_000_000_007, Ordering::Relaxed);
-        sys::set_times(&self.dir, at, at).expect("stamp");
+        sys::set_times(&self.dir, at, at).expect("touch");
     }
 
-    /// Reading gives an error or the right bytes, in time; the log says something with these words, of this
-    /// forgery; Bob's file is what it was; and the daemon does other work.
+    /// Checks that reading gives an error or the right bytes, in time; that the log has a line with these words
+    /// about this forgery; that Bob's file is what it was; and that the daemon does other work.
     pub fn judge(&self, what: &str, words: &[&str]) {
         assert!(!words.is_empty(), "{what}: what is said of it?");
         self.try_it(what);
@@ -181,7 +184,7 @@ impl Scene {
         self.goes_on(what);
     }
 
-    /// The same of what no daemon has a reason to speak of: `forebay status --backing` does.
+    /// The same for a forgery that no daemon has a reason to log: `forebay status --backing` reports it.
     pub fn judge_by_status(&self, what: &str, words: &str) {
         self.try_it(what);
         let problems = self.problems();
@@ -189,7 +192,8 @@ impl Scene {
         self.goes_on(what);
     }
 
-    /// No forgery, or where nobody looks: all is as ever, and there is nothing to say.
+    /// The same for content that is no forgery, or lies where no daemon looks: everything works as before, and there
+    /// is nothing to log.
     pub fn judge_harmless(&self, what: &str) {
         let got = self.read().unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_same(what, &got, &self.want);
@@ -214,12 +218,12 @@ impl Scene {
         assert_eq!(get(&self.secret), SECRET, "{what}: Bob's file");
         put(self.b.path("other"), what.as_bytes());
         assert_eq!(get(self.b.path("other")), what.as_bytes(), "{what}");
-        for bay in [&self.a, &self.b] {
-            bay.status();
+        for mount in [&self.a, &self.b] {
+            mount.status();
         }
     }
 
-    /// The drain acts on it, too, and no byte that is not Alice's gets into her file.
+    /// Drains the file, which acts on the forgery, too, and checks that no byte of Bob's gets into Alice's file.
     fn drained_nothing(&self, what: &str) {
         let path = self.b.path("alices");
         let args = [
@@ -237,7 +241,7 @@ impl Scene {
         assert!(!found, "{what}: Bob's bytes are in Alice's file");
     }
 
-    /// The forgery is taken away: everything is as before.
+    /// Takes the forgery away and checks that everything is as before.
     pub fn restore(&self, what: &str) {
         for path in [self.layout_path(), self.subfile_path()] {
             match fs::symlink_metadata(&path) {
@@ -246,13 +250,13 @@ impl Scene {
                 Err(_) => {}
             }
         }
-        self.stamp();
+        self.touch();
         let got = self.read().unwrap_or_else(|e| panic!("after {what}: {e}"));
         assert_same(&format!("after {what}"), &got, &self.want);
         self.mark();
     }
 
-    /// What `forebay status --backing` says of nodes and files.
+    /// Returns the report of `forebay status --backing` about nodes and files.
     fn report(&self) -> Value {
         let backing = self.shared.backing();
         let args = ["status".as_ref(), "--backing".as_ref(), backing.as_os_str()];
@@ -262,7 +266,7 @@ impl Scene {
         json(&out)
     }
 
-    /// What is wrong with files, by that.
+    /// Returns the problems of files in that report.
     pub fn problems(&self) -> String {
         let report = self.report();
         let files = report["files"].as_array().expect("files");
@@ -270,7 +274,7 @@ impl Scene {
         all.join("; ")
     }
 
-    /// How a node is, by that: also what is wrong with its record.
+    /// Returns the state of a node in that report, which also says what is wrong with its record.
     pub fn state_of(&self, id: &str) -> String {
         let report = self.report();
         let nodes = report["nodes"].as_array().expect("nodes");
@@ -305,7 +309,7 @@ pub fn head() -> Head {
     }
 }
 
-/// A batch that says: the first bytes of the file are in that subfile, and are the secret.
+/// Makes a batch that says that the first bytes of the file are in that subfile, and are the secret.
 pub fn in_subfile(subfile: &SubfileRef) -> Batch {
     in_unit(subfile, 0, checksum::crc32c(SECRET))
 }
@@ -328,7 +332,7 @@ pub fn in_unit(subfile: &SubfileRef, block: u32, crc: u32) -> Batch {
     builder.finish(head())
 }
 
-/// A batch with bytes of its own.
+/// Makes a batch with bytes of its own.
 pub fn inline(bytes: &[u8], head: Head) -> Batch {
     let mut builder = BatchBuilder::new();
     let range = ByteRange::new(0, bytes.len() as u64);
@@ -336,7 +340,7 @@ pub fn inline(bytes: &[u8], head: Head) -> Batch {
     builder.finish(head)
 }
 
-/// The bytes of a layout with one batch of which something was changed, and checksums that fit.
+/// Returns the bytes of a layout with one batch in which `change` changed something, and with checksums that fit.
 pub fn patched(id: &LayoutId, batch: &Batch, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = batch.encode(id).expect("encode");
     change(&mut bytes);
@@ -363,12 +367,12 @@ pub fn fifo(path: &Path) {
     sys::mknod(path, libc::S_IFIFO | 0o666, 0).expect("mkfifo");
 }
 
-/// Reads as zeros without an end.
+/// Makes a device that reads as zeros without an end.
 pub fn device(path: &Path) {
     sys::mknod(path, libc::S_IFCHR | 0o666, libc::makedev(1, 5)).expect("mknod");
 }
 
-/// Everything below a directory: names, kinds, owners and bytes.
+/// Lists everything below a directory: names, modes and bytes.
 pub fn census(dir: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     use std::os::unix::fs::MetadataExt;
     let mut found = Vec::new();

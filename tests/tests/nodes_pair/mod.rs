@@ -1,13 +1,13 @@
 //! Two nodes over one backing, and what a test sees of them in the shared directory.
 //!
-//! The shared directory is looked at by its names only, as `docs/decisions/0008-many-nodes.md` has
-//! them: a test that waits for "somebody has taken the term" waits for the link.
+//! Tests look at the shared directory by its names only, as `docs/decisions/0008-many-nodes.md` has them: a test
+//! that waits until a node has taken the term waits for the link.
 
-// Each test file is a crate of its own and uses its part of this.
+// Each test file is a crate of its own and uses only a part of this module.
 #![allow(dead_code)]
 
-use forebay_tests::bay::{self, Bay, Drain, open_rw};
 use forebay_tests::loopfs::LoopFs;
+use forebay_tests::test_mount::{self, Drain, TestMount, open_rw};
 use forebay_tests::users::{BOB, as_user};
 use forebay_tests::wait::{LONG, wait_until};
 use forebay_tests::{daemon_log, prereq, sys};
@@ -23,10 +23,10 @@ use tempfile::TempDir;
 
 pub const MIB: usize = 1 << 20;
 
-/// A test of this kind may take as long as this before its mounts are taken away.
+/// Time that a test of this kind may take before its mounts are taken away.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// What a busy machine may add to a timeout that was set.
+/// Time that a busy machine may add to a timeout that was set.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// A directory that all nodes have as their backing. It outlives them.
@@ -37,7 +37,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// On the disk of the temporary directory.
+    /// Makes a backing on the disk of the temporary directory.
     pub fn plain() -> Shared {
         let dir = tempfile::Builder::new()
             .prefix("forebay-backing-")
@@ -53,7 +53,7 @@ impl Shared {
         shared
     }
 
-    /// A simulated parallel file system. Both nodes are one client of it.
+    /// Makes a simulated parallel file system, of which both nodes are one client.
     pub fn simulated(builder: Builder) -> Shared {
         prereq::mounting();
         let mut shared = Shared::plain();
@@ -67,7 +67,7 @@ impl Shared {
         shared
     }
 
-    /// On a small file system of its own, of which a part is for root alone.
+    /// Makes a backing on a small file system of its own, of which a part is reserved for root.
     pub fn with_reserve(bytes: u64, percent: u32) -> Shared {
         let dir = tempfile::Builder::new()
             .prefix("forebay-backing-")
@@ -84,7 +84,8 @@ impl Shared {
         shared
     }
 
-    /// Bob takes all that is not for root alone, which is more than `least` bytes. Gives the file that has it.
+    /// Fills, as Bob, all space that is not reserved for root, and checks that more than `least` bytes are reserved.
+    /// Returns the file that takes the space.
     pub fn fill(&self, least: u64) -> PathBuf {
         let filler = self.canonical("filler");
         as_user(BOB, &[], || {
@@ -120,61 +121,62 @@ impl Shared {
         self.sim.as_ref().expect("the backing is simulated")
     }
 
-    /// Bytes that the simulated file system has taken.
+    /// Returns the number of bytes that the simulated file system has taken.
     pub fn written(&self) -> u64 {
         let counters = self.sim().counters().expect("read the counters");
         counters.total.bytes_written
     }
 
-    /// Requests to any OST of the simulated file system.
+    /// Returns the number of requests to any OST of the simulated file system.
     pub fn requests(&self) -> u64 {
         let counters = self.sim().counters().expect("read the counters");
         counters.total.requests
     }
 
-    /// A node that is not started yet. It trusts no cached attribute. Its lease outlives every test,
-    /// for a busy machine must not let it lapse, and what a node does to keep it counts as requests: a
-    /// test that waits for a dead node sets a shorter one.
-    pub fn node(&self, name: &str, drain: Drain) -> Bay {
-        let mut bay = Bay::with_limit(drain, LIMIT);
-        bay.set_backing(&self.backing())
+    /// Makes a node that is not started yet. It trusts no cached attribute. Its lease outlives every test, because a
+    /// busy machine must not let it lapse, and the calls with which a node keeps its lease count as requests. A test
+    /// that waits for a dead node sets a shorter lease.
+    pub fn node(&self, name: &str, drain: Drain) -> TestMount {
+        let mut mount = TestMount::with_limit(drain, LIMIT);
+        mount
+            .set_backing(&self.backing())
             .set("node", name)
             .set("lease", "5m")
             .set("visibility-timeout", "60s")
             .set("attr-timeout", "0s");
-        bay
+        mount
     }
 
-    /// A node that is missed when it is gone: others wait for its lease, and take over.
-    pub fn mortal(&self, name: &str, drain: Drain) -> Bay {
-        let mut bay = self.node(name, drain);
-        bay.set("lease", "6s");
-        bay
+    /// Makes a node that is missed when it is gone: other nodes wait for its lease, and take over.
+    pub fn mortal(&self, name: &str, drain: Drain) -> TestMount {
+        let mut mount = self.node(name, drain);
+        mount.set("lease", "6s");
+        mount
     }
 
-    /// The canonical file.
+    /// Returns the path of the canonical file.
     pub fn canonical(&self, name: &str) -> PathBuf {
         self.backing().join(name)
     }
 
-    pub fn commons(&self) -> PathBuf {
+    pub fn shared_dir(&self) -> PathBuf {
         self.backing().join(".forebay")
     }
 
-    /// The directories that files have in the shared directory.
+    /// Returns the directories that files have in the shared directory.
     pub fn file_dirs(&self) -> Vec<PathBuf> {
-        let groups = list(&self.commons().join("files"));
+        let groups = list(&self.shared_dir().join("files"));
         groups.iter().flat_map(|group| list(group)).collect()
     }
 
-    /// The directory of the only file that has one.
+    /// Returns the directory of the only file that has one.
     pub fn file_dir(&self) -> PathBuf {
         let dirs = self.file_dirs();
         assert_eq!(dirs.len(), 1, "one file with a directory: {dirs:?}");
         dirs.into_iter().next().expect("one")
     }
 
-    /// All names in files' directories that begin with this letter.
+    /// Returns all names in files' directories that begin with this letter.
     pub fn names(&self, kind: char) -> Vec<String> {
         let dirs = self.file_dirs();
         let all = dirs.iter().flat_map(|dir| list(dir));
@@ -183,7 +185,7 @@ impl Shared {
             .collect()
     }
 
-    /// Who made the links of this kind that there are, by id.
+    /// Returns the ids of the nodes that made the links of this kind.
     pub fn made_by(&self, kind: char) -> Vec<String> {
         let dirs = self.file_dirs();
         let all = dirs.iter().flat_map(|dir| list(dir));
@@ -193,16 +195,16 @@ impl Shared {
             .collect()
     }
 
-    /// The layouts of one node, by its id.
+    /// Returns the layouts of one node, by its id.
     pub fn layouts_of(&self, id: &str) -> Vec<String> {
         let mut own = self.names('l');
         own.retain(|name| name.split('.').nth(1) == Some(id));
         own
     }
 
-    /// Names of the nodes that have a record.
+    /// Returns the names of the nodes that have a record.
     pub fn nodes(&self) -> Vec<String> {
-        let records = list(&self.commons().join("nodes"));
+        let records = list(&self.shared_dir().join("nodes"));
         let texts = records
             .iter()
             .filter_map(|path| fs::read_to_string(path).ok());
@@ -215,10 +217,10 @@ impl Shared {
         names
     }
 
-    /// The id of a node that has joined.
+    /// Returns the id of a node that has joined.
     pub fn id_of(&self, name: &str) -> String {
         let named = format!("name = {name:?}");
-        let records = list(&self.commons().join("nodes"));
+        let records = list(&self.shared_dir().join("nodes"));
         let is = |path: &&PathBuf| {
             fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line == named))
         };
@@ -226,20 +228,21 @@ impl Shared {
         name_of(record.unwrap_or_else(|| panic!("no node {name} has joined: {records:?}")))
     }
 
-    /// The subfiles that are there, of all nodes.
+    /// Returns the subfiles that are there, of all nodes.
     pub fn subfiles(&self) -> Vec<PathBuf> {
-        let all = list(&self.commons().join("subfiles"));
+        let all = list(&self.shared_dir().join("subfiles"));
         all.into_iter().filter(|path| path.is_file()).collect()
     }
 }
 
-/// What a command printed with `--json`.
+/// Parses what a command printed with `--json`.
 pub fn json(out: &Output) -> Value {
     let text = String::from_utf8_lossy(&out.stdout);
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("no JSON ({e}): {}", bay::text(out)))
+    serde_json::from_str(&text)
+        .unwrap_or_else(|e| panic!("no JSON ({e}): {}", test_mount::text(out)))
 }
 
-/// A list of texts in it.
+/// Returns a list of texts in the JSON, sorted.
 pub fn texts(value: &Value) -> Vec<String> {
     let list = value
         .as_array()
@@ -254,7 +257,7 @@ pub fn texts(value: &Value) -> Vec<String> {
     texts
 }
 
-/// What is in a directory; nothing if it is not there.
+/// Returns the entries of a directory, or nothing if the directory is not there.
 pub fn list(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();
@@ -270,25 +273,25 @@ pub fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Waits for something, and says how long at most.
+/// Waits until `is_so` returns true, and fails the test with `what` if that takes too long.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_until(what, LONG, || is_so().then_some(()));
 }
 
 /// Waits until the daemon's log has a line with all of these words.
-pub fn until_logged(bay: &Bay, words: &[&str]) -> String {
+pub fn until_logged(mount: &TestMount, words: &[&str]) -> String {
     wait_until(&format!("the log says {words:?}"), LONG, || {
-        logged(bay, words)
+        logged(mount, words)
     })
 }
 
-pub fn logged(bay: &Bay, words: &[&str]) -> Option<String> {
-    logged_behind(bay, 0, words)
+pub fn logged(mount: &TestMount, words: &[&str]) -> Option<String> {
+    logged_behind(mount, 0, words)
 }
 
-/// The same, behind so many lines.
-pub fn logged_behind(bay: &Bay, lines: usize, words: &[&str]) -> Option<String> {
-    let log = daemon_log::read(&bay.log_file());
+/// The same for the lines behind the first `lines` ones.
+pub fn logged_behind(mount: &TestMount, lines: usize, words: &[&str]) -> Option<String> {
+    let log = daemon_log::read(&mount.log_file());
     let mut lines = log.lines().skip(lines);
     let line = lines.find(|line| words.iter().all(|word| line.contains(word)));
     line.map(str::to_owned)

@@ -1,11 +1,11 @@
-//! Attributes, and what `forebay explain` says of a file.
+//! Helpers for attributes, and for what `forebay explain` says of a file.
 
-// Each test file is a crate of its own and uses its part of this.
+// Each test file is a crate of its own and uses only a part of this module.
 #![allow(dead_code)]
 
-use forebay_tests::bay::{Bay, text};
 use forebay_tests::cli::str;
 use forebay_tests::sys;
+use forebay_tests::test_mount::{TestMount, text};
 use serde_json::Value;
 use std::path::Path;
 
@@ -21,17 +21,17 @@ pub fn unset(path: &Path, key: &str) {
     sys::remove_xattr(path, &name).unwrap_or_else(|e| panic!("remove {name}: {e}"));
 }
 
-/// All that `forebay explain --json` says.
-pub fn explain(bay: &Bay, path: &Path, more: &[&str]) -> Value {
+/// Returns everything that `forebay explain --json` says.
+pub fn explain(mount: &TestMount, path: &Path, more: &[&str]) -> Value {
     let mut args = vec!["explain", str(path), "--json"];
     args.extend(more);
-    let out = bay.run(args);
+    let out = mount.run(args);
     assert!(out.status.success(), "{}", text(&out));
     serde_json::from_slice(&out.stdout)
         .unwrap_or_else(|e| panic!("explain is not JSON ({e}): {}", text(&out)))
 }
 
-/// One key of it: the value, and who decided.
+/// Returns one key of it: the value, and the source that decided.
 pub fn key(explained: &Value, key: &str) -> (String, String) {
     let keys = explained["keys"].as_array().expect("keys");
     let found = keys.iter().find(|k| k["key"] == key);
@@ -48,15 +48,15 @@ pub fn key(explained: &Value, key: &str) -> (String, String) {
 }
 
 /// Asserts one key of a file in the mount.
-pub fn assert_key(bay: &Bay, name: &str, of: &str, value: &str, by: &str) {
-    let explained = explain(bay, &bay.path(name), &[]);
+pub fn assert_key(mount: &TestMount, name: &str, of: &str, value: &str, by: &str) {
+    let explained = explain(mount, &mount.path(name), &[]);
     let want = (value.to_owned(), by.to_owned());
     assert_eq!(key(&explained, of), want, "{of} of {name}: {explained:#}");
 }
 
-/// Undrained bytes of one file.
-pub fn undrained(bay: &Bay, name: &str) -> u64 {
-    let files = bay.status().files();
+/// Returns the undrained bytes of one file.
+pub fn undrained(mount: &TestMount, name: &str) -> u64 {
+    let files = mount.status().files();
     let found = files.into_iter().find(|(path, _)| path == name);
     found.map_or(0, |(_, bytes)| bytes)
 }

@@ -2,28 +2,29 @@
 //!
 //! # Order
 //!
-//! Dirty stripes are gathered into batches of about one stripe. A batch is dealt to an OST, copied
-//! out of the log into one buffer and appended to the file's subfile there with one aligned write.
-//! Every now and then the subfiles written to are **synced**, and only then is the log told
-//! ([`File::subfiled`]). `layout_index::subfile` says what a kill at each step leaves.
+//! Dirty stripes are gathered into batches of about one stripe. A batch is assigned to an OST,
+//! copied out of the log into one buffer and appended to the file's subfile there with one aligned
+//! write. From time to time the subfiles written to are **synced**, and only then does the log
+//! record that the bytes are there ([`File::subfiled`]). `layout_index::store::subfile` says what a kill
+//! at each step leaves.
 //!
 //! # Something fails
 //!
-//! A batch whose OST fails, fills or does not answer in time is dealt to another one: its bytes
-//! are in the log until they are synced elsewhere. The write that hangs is left behind, and what
-//! it writes late is at a place that no record names. When no OST takes a batch its bytes stay in
-//! the log, and the second phase takes them from there.
+//! A batch whose OST fails, is full or does not answer in time is assigned to another one: its
+//! bytes are in the log until they are synced elsewhere. A write that hangs is left behind, and
+//! what it writes late is at a place that no record names. If no OST takes a batch, its bytes stay
+//! in the log, and the second phase takes them from there.
 
 mod run;
 mod unit;
 
-use super::{Halt, Stopping, blocking, joined};
-use crate::engine::Shared;
-use crate::housekeeping::Targets;
-use crate::ost::{Dealt, OstError};
+use super::job::FileJob;
+use super::{blocking, joined};
+use crate::drain_error::DrainError;
+use crate::housekeeping::SubfileKeeper;
+use crate::ost::{OstError, Picked};
 use crate::schedule::Scope;
-use crate::trouble::{self, Trouble};
-use layout_index::{ByteRange, DiskFile, File, StoreError, Subfile, Subfiled};
+use layout_index::{ByteRange, DiskFile, StoreError, Subfile, Subfiled};
 use parking_lot::Mutex;
 use run::{Pass, Run, Ticket};
 use std::collections::HashMap;
@@ -35,63 +36,59 @@ use tokio::time::timeout;
 use unit::Refused;
 
 /// Stripes listed at once.
-const WINDOW: usize = 1024;
+const STRIPES_PER_LISTING: usize = 1024;
 
-/// Batches whose OST was lost before it synced them are dealt again this often in one job.
-const ROUNDS: usize = 4;
+/// Batches whose OST was lost before it synced them are assigned again this often in one job.
+const MAX_LOST_PASSES: usize = 4;
 
-/// A writer who is always ahead does not keep the canonical file waiting for ever.
-const PASSES: usize = 8;
+/// After so many passes the canonical file is drained even if a writer is always ahead.
+const MAX_PASSES: usize = 8;
 
-/// Looks at the stripes of a growing file in one pass.
-const SCANS: usize = 16;
+/// How often one pass scans the stripes of a growing file.
+const MAX_SCANS_PER_PASS: usize = 16;
 
-/// Whether the limit of the drain's rate counts.
+/// Whether the drain's rate limit applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     Limited,
-    /// Somebody waits: an fsync, a close, an unlock, another node.
+    /// A caller waits: an fsync, a close, an unlock, or another node.
     Full,
 }
 
-/// What became of a file's bytes in the log.
+/// How moving a file's bytes out of the log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// They are not to go to subfiles, or no OST takes them: the second phase takes all there is. With
-    /// what an OST said to it, if one did.
+    /// They are not to go to subfiles, or no OST takes them: the second phase takes everything that
+    /// is there. With the error number that an OST gave, if one did.
     Not(Option<i32>),
-    /// What `scope` allows has left the log, but for what was written meanwhile.
+    /// Everything that `scope` allows has left the log, except for what was written meanwhile.
     Out,
 }
 
-/// Moves what `scope` allows out of the log, if an OST takes it.
-/// Goes on while writers keep it busy: that the log has room comes before the canonical file.
-pub(super) async fn move_out(
-    shared: &Arc<Shared>,
-    file: &Arc<File>,
-    name: &Arc<str>,
-    scope: Scope,
-    pace: Pace,
-) -> Result<Moved, Halt> {
-    let Some(targets) = &shared.targets else {
+/// Moves what `scope` allows out of the log, if an OST takes it. Continues while writers keep the
+/// file busy: room in the log is more important than the canonical file.
+pub(super) async fn move_out(job: &FileJob, scope: Scope, pace: Pace) -> Result<Moved, DrainError> {
+    let Some(keeper) = &job.engine.keeper else {
         return Ok(Moved::Not(None));
     };
-    if file.in_log() == 0 {
+    if job.file.in_log() == 0 {
         return Ok(Moved::Out);
     }
-    // The first data of all waits for the first probe, which has a deadline of its own.
-    let fleet = targets.fleet.clone();
-    let patience = fleet.settings().probe.deadline * 2;
-    blocking(move || fleet.wait_ready(Instant::now() + patience)).await?;
+    // The first data after a start waits for the first probe, which has a deadline of its own.
+    let targets = keeper.targets.clone();
+    let patience = targets.settings().probe.deadline * 2;
+    blocking(move || targets.wait_ready(Instant::now() + patience)).await?;
     let mut lost = 0;
-    for _ in 0..PASSES {
-        let mover = Mover::new(shared, targets, file, name, pace);
+    for _ in 0..MAX_PASSES {
+        let mover = Mover::new(job, keeper, pace);
         let pass = mover.pass(scope).await?;
         lost += usize::from(pass.lost);
-        // The second phase reports what is damaged, and takes what nobody else does.
-        if mover.damaged.load(Ordering::Relaxed) || pass.refused || lost == ROUNDS {
-            let said = *mover.said.lock();
-            return Ok(Moved::Not(said.or_else(|| targets.fleet.refusal())));
+        // The second phase reports damaged bytes, and takes those that no OST takes.
+        if mover.damaged.load(Ordering::Relaxed) || pass.refused || lost == MAX_LOST_PASSES {
+            let target_errno = *mover.target_errno.lock();
+            return Ok(Moved::Not(
+                target_errno.or_else(|| keeper.targets.refusal()),
+            ));
         }
         if pass.bytes == 0 && !pass.lost {
             break;
@@ -100,17 +97,17 @@ pub(super) async fn move_out(
     Ok(Moved::Out)
 }
 
-/// Part of the log on its way, as one write.
+/// A part of the log that is moved with one write.
 #[derive(Clone, Debug, Default)]
 struct Batch {
     stripes: Vec<ByteRange>,
     bytes: u64,
 }
 
-/// A batch that is in a subfile, not yet synced.
+/// A batch that is written to a subfile and not yet synced.
 struct Placed {
     written: Written,
-    dealt: Dealt,
+    picked: Picked,
     _ticket: Ticket,
 }
 
@@ -119,15 +116,15 @@ struct Written {
     disk: Arc<dyn DiskFile>,
     units: Vec<Subfiled>,
     bytes: u64,
-    /// [`Subfile::failed_syncs`] before it was written.
+    /// [`Subfile::failed_syncs`] before the batch was written.
     failed_syncs: u64,
 }
 
 enum Step {
     Placed(Placed),
-    /// No OST takes it.
+    /// No OST takes the batch.
     Refused,
-    /// It is not in the log any more.
+    /// The batch is not in the log any more.
     Superseded,
     Synced {
         subfile: u32,
@@ -136,54 +133,47 @@ enum Step {
     },
 }
 
-/// The subfile on one OST that units of this file go to. Held over its making: others who need
-/// the same one wait for it.
+/// The subfile on one OST that this file's units go to. The lock is held while the subfile is made,
+/// so that other threads that need the same one wait for it.
 type Slot = Arc<Mutex<Option<Arc<Subfile>>>>;
 
 struct Mover {
-    shared: Arc<Shared>,
-    targets: Arc<Targets>,
-    file: Arc<File>,
-    name: Arc<str>,
+    job: FileJob,
+    keeper: Arc<SubfileKeeper>,
     slots: Mutex<HashMap<u32, Slot>>,
-    /// Something in the log does not match its checksum.
+    /// Some bytes in the log do not match their checksum.
     damaged: AtomicBool,
-    /// The last error of an OST.
-    said: Mutex<Option<i32>>,
+    /// The number of the last error that an OST gave.
+    target_errno: Mutex<Option<i32>>,
     pace: Pace,
 }
 
 impl Mover {
-    fn new(
-        shared: &Arc<Shared>,
-        targets: &Arc<Targets>,
-        file: &Arc<File>,
-        name: &Arc<str>,
-        pace: Pace,
-    ) -> Arc<Mover> {
+    fn new(job: &FileJob, keeper: &Arc<SubfileKeeper>, pace: Pace) -> Arc<Mover> {
         let slot = |s: Arc<Subfile>| {
-            let ost = targets.ost_of(s.row())?;
+            let ost = keeper.ost_of(s.row())?;
             Some((ost.index, Arc::new(Mutex::new(Some(s)))))
         };
         Arc::new(Mover {
-            slots: Mutex::new(file.subfiles().into_iter().filter_map(slot).collect()),
-            shared: shared.clone(),
-            targets: targets.clone(),
-            file: file.clone(),
-            name: name.clone(),
+            slots: Mutex::new(job.file.subfiles().into_iter().filter_map(slot).collect()),
+            job: job.clone(),
+            keeper: keeper.clone(),
             damaged: AtomicBool::new(false),
-            said: Mutex::new(None),
+            target_errno: Mutex::new(None),
             pace,
         })
     }
 
-    /// Over the file as large as it is now, and again while it grows faster than it is moved.
-    async fn pass(self: &Arc<Self>, scope: Scope) -> Result<Pass, Halt> {
+    /// Moves the file at its current size, and scans it again while it grows faster than it is
+    /// moved.
+    async fn pass(self: &Arc<Self>, scope: Scope) -> Result<Pass, DrainError> {
         let mut run = Run::new(self.clone());
         self.scan(&mut run, scope).await?;
         let mut scans = 1;
-        while run.settle_one().await? {
-            if scans < SCANS && self.file.in_log() >= run.under_way() + run.enough() {
+        while run.join_one().await? {
+            if scans < MAX_SCANS_PER_PASS
+                && self.job.file.in_log() >= run.under_way() + run.worth_a_scan()
+            {
                 self.scan(&mut run, scope).await?;
                 scans += 1;
             }
@@ -191,17 +181,21 @@ impl Mover {
         Ok(run.pass())
     }
 
-    async fn scan(self: &Arc<Self>, run: &mut Run, scope: Scope) -> Result<(), Halt> {
-        let stripe = self.shared.settings.read().stripe;
-        let end = self.file.stat().map_or(0, |s| s.size);
+    async fn scan(self: &Arc<Self>, run: &mut Run, scope: Scope) -> Result<(), DrainError> {
+        let stripe = self.job.engine.settings.read().stripe;
+        let end = self.job.file.stat().map_or(0, |s| s.size);
         let mut batch = Batch::default();
         let mut from = 0;
         while from < end {
-            let file = self.file.clone();
-            let stripes = match blocking(move || file.log_stripes(stripe, from, WINDOW)).await? {
+            let file = self.job.file.clone();
+            let stripes = match blocking(move || {
+                file.log_stripes(stripe, from, STRIPES_PER_LISTING)
+            })
+            .await?
+            {
                 Ok(stripes) => stripes,
                 Err(StoreError::Clean) => break,
-                Err(e) => return Err(self.trouble("listing the stripes of", e)),
+                Err(e) => return Err(self.job.store_error("listing the stripes of")(e)),
             };
             let Some(last) = stripes.last() else { break };
             from = last.range.end;
@@ -222,67 +216,68 @@ impl Mover {
         Ok(())
     }
 
-    fn trouble(&self, op: &str, error: StoreError) -> Halt {
-        Halt::Trouble(trouble::store(&self.name, op, error))
-    }
-
-    /// Writes a batch to the OST it was dealt to, or to another until one has taken it.
+    /// Writes a batch to the OST it was assigned to, or to others until one has taken it.
     async fn place(
         self: Arc<Self>,
         batch: Batch,
-        dealt: Dealt,
+        picked: Picked,
         ticket: Ticket,
         _permit: OwnedSemaphorePermit,
-    ) -> Result<Step, Halt> {
-        let fleet = &self.targets.fleet;
+    ) -> Result<Step, DrainError> {
+        let targets = &self.keeper.targets;
         let mut tried = Vec::new();
-        let mut next = Some(dealt);
-        while let Some(dealt) = next.take().or_else(|| fleet.deal(batch.bytes, &tried)) {
-            if self.shared.stopping.load(Ordering::Relaxed) {
-                return Err(Halt::Stopping);
-            }
-            tried.push(dealt.ost.index);
-            let (mover, batch, ost) = (self.clone(), batch.clone(), dealt.ost.clone());
+        let mut next = Some(picked);
+        while let Some(picked) = next.take().or_else(|| targets.pick(batch.bytes, &tried)) {
+            self.job.check_stopping()?;
+            tried.push(picked.ost.index);
+            let (mover, batch, ost) = (self.clone(), batch.clone(), picked.ost.clone());
             let write = tokio::task::spawn_blocking(move || mover.write(&batch, &ost));
-            match timeout(fleet.settings().deadline, write).await.map(joined) {
+            match timeout(targets.settings().deadline, write)
+                .await
+                .map(joined)
+            {
                 Ok(Ok(Ok(Some(written)))) => {
                     return Ok(Step::Placed(Placed {
                         written,
-                        dealt,
+                        picked,
                         _ticket: ticket,
                     }));
                 }
-                // Unlinked or truncated away meanwhile.
+                // The file was unlinked or truncated meanwhile.
                 Ok(Ok(Ok(None) | Err(Refused::Store(StoreError::Clean)))) => {
                     return Ok(Step::Superseded);
                 }
                 Ok(Ok(Err(Refused::Ost(error)))) => {
-                    tracing::warn!(name = %self.name, "{error}");
-                    *self.said.lock() = error.errno();
-                    // The user's, wherever the bytes go: the canonical file will say so.
+                    tracing::warn!(name = %self.job.name, "{error}");
+                    *self.target_errno.lock() = error.errno();
+                    // The user's quota applies wherever the bytes go: the canonical file will give
+                    // the same error.
                     if error.errno() == Some(libc::EDQUOT) {
                         return Ok(Step::Refused);
                     }
                 }
-                // No room to say that there is a subfile; what drains makes room.
+                // The log has no room to record a subfile; draining makes room.
                 Ok(Ok(Err(Refused::Store(StoreError::Full)))) => return Ok(Step::Refused),
-                Ok(Ok(Err(Refused::Store(e)))) => return Err(self.trouble("subfiling", e)),
-                Ok(Err(Stopping)) => return Err(Halt::Stopping),
-                Err(_) => fleet.tick(Instant::now()),
+                Ok(Ok(Err(Refused::Store(e)))) => return Err(self.job.store_error("subfiling")(e)),
+                Ok(Err(stopping)) => return Err(stopping),
+                Err(_) => targets.tick(Instant::now()),
             }
         }
         Ok(Step::Refused)
     }
 
-    /// Syncs what batches wrote to one subfile, and tells the log how much
-    /// of it is there. `None`: the OST was lost before that.
-    async fn record(self: Arc<Self>, placed: Vec<Placed>) -> Result<Option<u64>, Halt> {
-        let Some(Placed { written, dealt, .. }) = placed.first() else {
+    /// Syncs what batches wrote to one subfile, and has the log record that the bytes are there.
+    /// Returns how many bytes have left the log; `None` if the OST was lost before that.
+    async fn record(self: Arc<Self>, placed: Vec<Placed>) -> Result<Option<u64>, DrainError> {
+        let Some(Placed {
+            written, picked, ..
+        }) = placed.first()
+        else {
             return Ok(Some(0));
         };
-        let fleet = &self.targets.fleet;
-        let flight = fleet.begin(dealt.ost.index, 0);
-        let ost = dealt.ost.clone();
+        let targets = &self.keeper.targets;
+        let flight = targets.begin(picked.ost.index, 0);
+        let ost = picked.ost.clone();
         let (disk, subfile) = (written.disk.clone(), written.subfile.clone());
         let sync = tokio::task::spawn_blocking(move || {
             let synced = subfile
@@ -294,23 +289,23 @@ impl Mover {
             }
             synced
         });
-        match timeout(fleet.settings().deadline, sync).await.map(joined) {
+        match timeout(targets.settings().deadline, sync).await.map(joined) {
             Ok(Ok(Ok(true))) => {}
             Ok(Ok(Ok(false))) => {
                 tracing::warn!(
-                    name = %self.name,
-                    "a subfile of it was removed by somebody who took this node for dead; its data goes to another one"
+                    name = %self.job.name,
+                    "a subfile of it was removed by a node that took this one for dead; its data goes to another one"
                 );
                 return Ok(None);
             }
             Ok(Ok(Err(error))) => {
-                tracing::warn!(name = %self.name, "{error}");
-                *self.said.lock() = error.errno();
+                tracing::warn!(name = %self.job.name, "{error}");
+                *self.target_errno.lock() = error.errno();
                 return Ok(None);
             }
-            Ok(Err(Stopping)) => return Err(Halt::Stopping),
+            Ok(Err(stopping)) => return Err(stopping),
             Err(_) => {
-                fleet.tick(Instant::now());
+                targets.tick(Instant::now());
                 return Ok(None);
             }
         }
@@ -318,25 +313,20 @@ impl Mover {
         blocking(move || {
             let mut moved = 0;
             for Placed { written: one, .. } in &placed {
-                // Another's sync of the same file failed, and may have lost this one's pages.
+                // A sync of the same subfile by another task failed and may have lost pages of this
+                // batch.
                 if one.failed_syncs != one.subfile.failed_syncs() {
                     return Ok(None);
                 }
-                if mover.shared.abandoned.load(Ordering::Acquire) {
+                if mover.job.engine.abandoned.load(Ordering::Acquire) {
                     break;
                 }
-                moved += mover.file.subfiled(&one.units)?;
-                mover.shared.meter.record(one.bytes, Instant::now());
+                moved += mover.job.file.subfiled(&one.units)?;
+                mover.job.engine.meter.record(one.bytes, Instant::now());
             }
             Ok(Some(moved))
         })
         .await?
-        .map_err(|e| self.trouble("recording subfiles of", e))
-    }
-}
-
-impl From<Trouble> for Halt {
-    fn from(trouble: Trouble) -> Halt {
-        Halt::Trouble(trouble)
+        .map_err(self.job.store_error("recording subfiles of"))
     }
 }

@@ -1,26 +1,26 @@
-//! The batches that are under way in one pass, and when they are synced.
+//! The batches that are under way in one pass. Decides when they are synced.
 //!
 //! # Tickets
 //!
-//! A batch has a ticket from here until its bytes are recorded or given up, wherever it is. While
-//! it has one its stripes are not dealt a second time, though the log still has them.
+//! A batch has a ticket from when it is sent until its bytes are recorded or given up. As long as
+//! it has one, its stripes are not assigned a second time, although the log still has them.
 
-use super::{Batch, Halt, Mover, Pace, Placed, Step, joined};
-use crate::ost::{Dealt, Offer};
+use super::{Batch, Mover, Pace, Placed, Step, joined};
+use crate::drain_error::DrainError;
+use crate::ost::{Offer, Picked};
 use layout_index::ByteRange;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 pub(super) struct Run {
     mover: Arc<Mover>,
-    steps: JoinSet<Result<Step, Halt>>,
+    steps: JoinSet<Result<Step, DrainError>>,
     under_way: Arc<Mutex<UnderWay>>,
-    /// Written, not yet synced.
+    /// Batches that are written and not yet synced.
     placed: Vec<Placed>,
     bytes: u64,
     synced: Instant,
@@ -33,20 +33,20 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pass {
     pub bytes: u64,
-    /// An OST was lost with something that it had not synced: to be done again.
+    /// An OST was lost before it had synced something: that must be moved again.
     pub lost: bool,
-    /// Nobody takes some of it.
+    /// No OST takes some of it.
     pub refused: bool,
 }
 
 #[derive(Debug, Default)]
 struct UnderWay {
-    /// Where they begin.
+    /// The offsets at which they begin.
     stripes: HashSet<u64>,
     bytes: u64,
 }
 
-/// A batch's place among those that are under way.
+/// A batch's entry among those that are under way.
 #[derive(Debug)]
 pub(super) struct Ticket {
     among: Arc<Mutex<UnderWay>>,
@@ -86,33 +86,30 @@ impl Run {
         self.under_way.lock().bytes
     }
 
-    /// Bytes that came meanwhile and are worth another look.
-    pub fn enough(&self) -> u64 {
-        (self.mover.shared.settings.read().sync_every / 4).max(1)
+    /// Returns how many new bytes in the log are worth another scan.
+    pub fn worth_a_scan(&self) -> u64 {
+        (self.mover.job.engine.settings.read().sync_every / 4).max(1)
     }
 
     pub fn pass(&self) -> Pass {
         self.pass
     }
 
-    pub async fn send(&mut self, batch: Batch) -> Result<(), Halt> {
-        let shared = self.mover.shared.clone();
+    pub async fn send(&mut self, batch: Batch) -> Result<(), DrainError> {
         if self.mover.pace == Pace::Limited {
-            self.keep_to_the_pace(batch.bytes).await?;
+            self.wait_for_rate_limit(batch.bytes).await?;
         }
-        if shared.stopping.load(Ordering::Relaxed) {
-            return Err(Halt::Stopping);
-        }
+        self.mover.job.check_stopping()?;
         let permit = self.permit().await?;
-        let Some(dealt) = self.deal(batch.bytes).await? else {
+        let Some(picked) = self.pick(batch.bytes).await? else {
             self.pass.refused = true;
             return Ok(());
         };
         let ticket = self.ticket(&batch);
-        let place = self.mover.clone().place(batch, dealt, ticket, permit);
+        let place = self.mover.clone().place(batch, picked, ticket, permit);
         self.steps.spawn(place);
         while let Some(step) = self.steps.try_join_next() {
-            self.take(joined(step).map_err(Halt::from)??);
+            self.note_step(joined(step)??);
         }
         if self.is_due() {
             self.commit();
@@ -120,16 +117,17 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for the rate limit. What is written is synced meanwhile: others wait for these OSTs.
-    async fn keep_to_the_pace(&mut self, bytes: u64) -> Result<(), Halt> {
-        let shared = self.mover.shared.clone();
-        let paced = shared.pace(self.mover.file.id(), bytes);
+    /// Waits for the rate limit. What is written is synced meanwhile, because other files wait for
+    /// these OSTs.
+    async fn wait_for_rate_limit(&mut self, bytes: u64) -> Result<(), DrainError> {
+        let engine = self.mover.job.engine.clone();
+        let paced = engine.pace(self.mover.job.file.id(), bytes);
         tokio::pin!(paced);
         loop {
             tokio::select! {
                 biased;
                 () = &mut paced => return Ok(()),
-                any = self.settle_one() => if !any? {
+                any = self.join_one() => if !any? {
                     paced.await;
                     return Ok(());
                 }
@@ -137,39 +135,39 @@ impl Run {
         }
     }
 
-    /// Waits until an OST has time for so much. `None`: there is no OST.
-    async fn deal(&mut self, bytes: u64) -> Result<Option<Dealt>, Halt> {
-        let fleet = self.mover.targets.fleet.clone();
+    /// Waits until an OST has time for `bytes`. `None` if no OST can be used.
+    async fn pick(&mut self, bytes: u64) -> Result<Option<Picked>, DrainError> {
+        let targets = self.mover.keeper.targets.clone();
         loop {
-            let settled = fleet.settled();
+            let settled = targets.settled();
             tokio::pin!(settled);
-            match fleet.offer(bytes) {
-                Offer::Dealt(dealt) => return Ok(Some(dealt)),
-                Offer::Nobody => return Ok(None),
+            match targets.offer(bytes) {
+                Offer::Picked(picked) => return Ok(Some(picked)),
+                Offer::NoTarget => return Ok(None),
                 Offer::Busy => {}
             }
             let any_here = tokio::select! {
-                any = self.settle_one() => any?,
+                any = self.join_one() => any?,
                 () = &mut settled => true,
             };
-            // All that the OSTs are busy with belongs to other files.
+            // Everything that the OSTs are busy with belongs to other files.
             if !any_here {
                 settled.await;
             }
         }
     }
 
-    /// Waits for one of the drain's places. Those who have them may wait for an OST that is busy
-    /// with what this run has written, so that is synced as at any other time.
-    async fn permit(&mut self) -> Result<OwnedSemaphorePermit, Halt> {
-        let permit = self.mover.targets.permits.clone().acquire_owned();
+    /// Waits for one of the drain's permits. The tasks that hold them may wait for an OST that is
+    /// busy with what this run has written, so that is synced here as at any other time.
+    async fn permit(&mut self) -> Result<OwnedSemaphorePermit, DrainError> {
+        let permit = self.mover.keeper.permits.clone().acquire_owned();
         tokio::pin!(permit);
         loop {
-            let due = self.synced + self.mover.shared.settings.read().sync_after;
+            let due = self.synced + self.mover.job.engine.settings.read().sync_after;
             tokio::select! {
-                permit = &mut permit => return permit.map_err(|_| Halt::Stopping),
+                permit = &mut permit => return permit.map_err(|_| DrainError::Stopping),
                 Some(step) = self.steps.join_next() => {
-                    self.take(joined(step).map_err(Halt::from)??);
+                    self.note_step(joined(step)??);
                 }
                 () = tokio::time::sleep_until(due.into()) => self.commit(),
             }
@@ -187,22 +185,22 @@ impl Run {
         }
     }
 
-    /// Waits for one of those that are under way. False: nothing is.
-    pub async fn settle_one(&mut self) -> Result<bool, Halt> {
+    /// Waits for one of the steps that are under way. False if there is none.
+    pub async fn join_one(&mut self) -> Result<bool, DrainError> {
         self.commit();
         match self.steps.join_next().await {
-            Some(step) => self.take(joined(step).map_err(Halt::from)??),
+            Some(step) => self.note_step(joined(step)??),
             None => return Ok(false),
         }
         Ok(true)
     }
 
     fn is_due(&self) -> bool {
-        let settings = self.mover.shared.settings.read();
+        let settings = self.mover.job.engine.settings.read();
         self.bytes >= settings.sync_every || self.synced.elapsed() >= settings.sync_after
     }
 
-    fn take(&mut self, step: Step) {
+    fn note_step(&mut self, step: Step) {
         match step {
             Step::Placed(placed) => {
                 self.bytes += placed.written.bytes;
@@ -218,8 +216,8 @@ impl Run {
         }
     }
 
-    /// Syncs what is written, each OST for itself. Where a sync is under way the rest waits for it:
-    /// the slower an OST's syncs are, the fewer it has to do.
+    /// Syncs what is written, each subfile by itself. Batches of a subfile whose sync is under way
+    /// wait for the next one: the slower the syncs of an OST are, the fewer it has to do.
     fn commit(&mut self) {
         self.bytes = 0;
         self.synced = Instant::now();

@@ -1,4 +1,5 @@
-//! One batch: out of the log into a buffer, and from there to a subfile with one write.
+//! One batch: copied out of the log into a buffer, and written from there to a subfile with one
+//! write.
 
 use super::{Batch, Mover, Written};
 use crate::housekeeping;
@@ -6,7 +7,7 @@ use crate::ost::{Ost, OstError};
 use crate::stripe::Work;
 use layout_index::checksum::crc32c;
 use layout_index::extent::{BLOCK, SubUnit, UNIT_MAX};
-use layout_index::subfile::ALIGN;
+use layout_index::store::subfile::ALIGN;
 use layout_index::{
     ByteRange, DiskFile, Piece, Plan, Seq, Snapshot, StoreError, Subfile, Subfiled,
 };
@@ -49,10 +50,10 @@ struct PlacedRun {
 }
 
 impl Layout {
-    /// Adds runs, one right behind the other, until there are `most` bytes. The rest stays in the
-    /// log for the next pass.
+    /// Adds runs one right behind the other until there are at least `most` bytes. The rest stays
+    /// in the log for the next pass.
     fn add(&mut self, snapshot: Snapshot, most: u64) {
-        for run in Work::of(&snapshot.pieces).runs {
+        for run in Work::from_pieces(&snapshot.pieces).runs {
             if self.len >= most {
                 return;
             }
@@ -68,16 +69,16 @@ impl Layout {
 }
 
 impl Mover {
-    /// One batch to one OST. `None`: nothing of it is in the log any more.
+    /// Writes one batch to one OST. `None`: no byte of it is in the log any more.
     pub fn write(&self, batch: &Batch, ost: &Ost) -> Result<Option<Written>, Refused> {
-        // Its last name may have gone since the job began.
-        if self.file.is_unlinked() {
+        // The file's last name may have been removed since the job began.
+        if self.job.file.is_unlinked() {
             return Ok(None);
         }
         let mut layout = Layout::default();
-        let most = 2 * self.shared.settings.read().stripe;
+        let most = 2 * self.job.engine.settings.read().stripe;
         for range in &batch.stripes {
-            match self.file.log_snapshot(*range) {
+            match self.job.file.log_snapshot(*range) {
                 Err(StoreError::Clean) => return Ok(None),
                 snapshot => layout.add(snapshot?, most),
             }
@@ -86,8 +87,8 @@ impl Mover {
         if layout.runs.is_empty() {
             return Ok(None);
         }
-        let flight = self.targets.fleet.begin(ost.index, len);
-        self.shared.buffers.with(|buffer| {
+        let flight = self.keeper.targets.begin(ost.index, len);
+        self.job.engine.buffers.with(|buffer| {
             let bytes = buffer.slice(len as usize);
             // A buffer that was used before must not carry one user's bytes into another's file.
             bytes.fill(0);
@@ -123,8 +124,9 @@ impl Mover {
         })
     }
 
-    /// Copies out of the log. Units are cut from the buffer, whatever runs begin and end in them:
-    /// many short runs have one checksum. Their blocks count from the beginning of the buffer.
+    /// Copies the runs out of the log. Units are cut from the buffer, no matter where runs begin
+    /// and end in them, so that many short runs share one checksum. The units' blocks count from
+    /// the beginning of the buffer.
     fn fill(&self, layout: &Layout, bytes: &mut [u8]) -> Result<Vec<Subfiled>, StoreError> {
         let mut copied = Vec::new();
         for run in &layout.runs {
@@ -134,7 +136,7 @@ impl Mover {
                 pieces: run.pieces.clone(),
             };
             let there = &mut bytes[run.at as usize..][..run.range.len() as usize];
-            match self.file.read(&plan, there, None) {
+            match self.job.file.read(&plan, there, None) {
                 Err(StoreError::Checksum { .. }) => {
                     self.damaged.store(true, Ordering::Relaxed);
                     continue;
@@ -173,7 +175,7 @@ impl Mover {
         Ok(parts)
     }
 
-    /// Appends to the file's subfile on `ost`, and says where.
+    /// Appends to the file's subfile on `ost`, and returns where.
     fn append(&self, ost: &Ost, bytes: &[u8]) -> Result<Appended, Refused> {
         let slot = self.slots.lock().entry(ost.index).or_default().clone();
         let failed = |what| move |e| Refused::Ost(OstError::new(ost, what, e));
@@ -183,17 +185,23 @@ impl Mover {
                 match &*slot {
                     Some(known) if !known.is_spent() => known.clone(),
                     _ => {
-                        let made = housekeeping::make(&self.shared, &self.targets, &self.file, ost)
-                            .map_err(|e| match e {
-                                housekeeping::NotMade::Ost(e) => Refused::Ost(e),
-                                housekeeping::NotMade::Store(e) => Refused::Store(e),
-                            })?;
+                        let made = housekeeping::make_subfile(
+                            &self.job.engine,
+                            &self.keeper,
+                            &self.job.file,
+                            ost,
+                        )
+                        .map_err(|e| match e {
+                            housekeeping::NotMade::Ost(e) => Refused::Ost(e),
+                            housekeeping::NotMade::Store(e) => Refused::Store(e),
+                        })?;
                         slot.insert(made).clone()
                     }
                 }
             };
-            let disk = match subfile.file(&*self.targets.opener) {
-                // Its life has ended, and nobody needed it any more: no fault of the OST.
+            let disk = match subfile.file(&*self.keeper.opener) {
+                // The subfile's dirty period has ended and the subfile was removed: that is no
+                // fault of the OST.
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
                     slot.lock().take_if(|known| Arc::ptr_eq(known, &subfile));
                     continue;

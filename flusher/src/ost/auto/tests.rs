@@ -19,11 +19,12 @@ fn what_was_named_or_nothing() {
         on_a_local_directory(Kind::Directories, &["/a"]),
         directories
     );
-    // A configuration file may name OSTs that a command line switches off.
+    // A configuration file may name OSTs, and the command line may switch them off.
     assert_eq!(on_a_local_directory(Kind::None, &["/a"]), Ok(None));
 }
 
-/// The numbers as `statfs(2)` and Lustre's headers have them. No real Lustre was there to be asked.
+/// The numbers are those of `statfs(2)` and of Lustre's headers. There was no real Lustre to check
+/// them with.
 #[test]
 fn the_type_of_the_file_system_decides() {
     let (lustre, fuse, ext4) = (0x0bd0_0bd0, 0x6573_5546, 0xef53);

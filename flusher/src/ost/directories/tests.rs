@@ -18,7 +18,7 @@ fn a_directory_that_comes_later_is_found_then() {
         error.to_string().contains("is the target mounted?"),
         "{error}"
     );
-    // Not to be taken for a file that was drained and removed.
+    // The error must not look like that of a file that was drained and removed.
     assert_eq!(osts.open(&ost(0), "a").unwrap_err().errno(), None);
     std::fs::create_dir_all(&late).unwrap();
     osts.create(&ost(0), "a", false).unwrap();
@@ -34,7 +34,7 @@ fn a_directory_that_comes_later_is_found_then() {
     );
 }
 
-/// What is made at its place is the target again; the one that was removed takes nothing.
+/// A directory that is made at the same path is the target again; the removed one takes nothing.
 #[test]
 fn a_directory_that_is_removed_and_made_again_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,8 +87,8 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// As the overlay is mounted over its backing: OSTs at it and below it stay what they were, also
-/// one that was missing when it was mounted.
+/// OSTs at the path of a mount and below it stay what they were, as when the overlay is mounted
+/// over its backing. This includes one that was missing when the overlay was mounted.
 #[test]
 fn a_mount_over_the_path_is_not_in_the_way() {
     let dir = tempfile::tempdir().unwrap();

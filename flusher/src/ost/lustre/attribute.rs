@@ -1,4 +1,4 @@
-//! `lustre.lov` of an open file.
+//! The attribute `lustre.lov` of an open file.
 
 use crate::ost::lustre_abi::{MAX_LAYOUT, XATTR_LUSTRE_LOV};
 use std::ffi::CString;
@@ -28,7 +28,7 @@ pub fn set(file: BorrowedFd<'_>, value: &[u8]) -> io::Result<()> {
     }
 }
 
-/// `None` where there is no layout yet.
+/// `None` if the file has no striping yet.
 pub fn get(file: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
     let name = name()?;
     let mut value = vec![0; MAX_LAYOUT];

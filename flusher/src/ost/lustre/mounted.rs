@@ -1,9 +1,9 @@
-//! Which Lustre a directory is on, from the mount table.
+//! Finds out from the mount table which Lustre a directory is on.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `None` where the directory is not on a Lustre client mount.
+/// Returns the name of the file system; `None` if the directory is not on a Lustre client mount.
 pub fn fsname(dir: BorrowedFd<'_>) -> io::Result<Option<String>> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
@@ -15,7 +15,7 @@ fn mount_id(fdinfo: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// The source is `NID[,NID…][:NID…]:/FSNAME[/PART]`.
+/// The source field of the mount table is `NID[,NID…][:NID…]:/FSNAME[/PART]`.
 fn of_mount(mountinfo: &str, id: u64) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let (mount, fs) = line.split_once(" - ")?;
@@ -39,7 +39,7 @@ mod tests {
 
     const TABLE: &str = "\
 22 1 254:1 / / rw - ext4 /dev/vda1 rw
-90 22 0:60 / /lustre/scratch rw,flock shared:3 - lustre 10.0.0.1@tcp,10.0.0.1@o2ib:10.0.0.2@tcp:/scratch rw,flock
+90 22 0:60 / /lustre/scratch rw,flock engine:3 - lustre 10.0.0.1@tcp,10.0.0.1@o2ib:10.0.0.2@tcp:/scratch rw,flock
 91 22 0:61 /p /lustre/home rw - lustre mgs@tcp:/home-2/project rw
 92 22 0:62 / /sim rw - fuse.pfs-sim sim:/scratch rw
 93 22 0:63 / /odd rw - lustre mgs@tcp:/ rw

@@ -1,5 +1,5 @@
-//! What needs no file system that knows layouts; the rest is in `tests/ost_errors.rs` and
-//! `tests/ost_lustre.rs`, on a simulated one.
+//! Tests that need no file system with Lustre's striping. The others are in `tests/ost_errors.rs`
+//! and `tests/ost_lustre.rs`, on a simulated file system.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn no_list_several_lists_and_a_broken_one_are_told_apart() {
         said()
     );
     write_list(root.path(), "proc/fs/lustre/lov", "a-clilov-1", TWO);
-    // Two mounts of one file system are no riddle.
+    // Two mounts of one file system are not ambiguous.
     write_list(root.path(), "proc/fs/lustre/lov", "a-clilov-2", TWO);
     assert_eq!(lustre.osts().unwrap().len(), 2);
     write_list(root.path(), "sys/fs/lustre/lov", "b-c-clilov-3", TWO);
@@ -69,7 +69,7 @@ fn no_list_several_lists_and_a_broken_one_are_told_apart() {
     assert!(said().contains("line 1 of the OST list"), "{}", said());
 }
 
-/// A directory of an ordinary file system: nothing is left there.
+/// On a directory of an ordinary file system no file is left behind.
 #[test]
 fn a_file_system_without_layouts_is_refused_in_one_sentence() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The published structures, byte by byte. Nothing here has met a Lustre.
+//! Checks the published structures byte by byte. None of this was tested with a real Lustre.
 
 use super::*;
 use proptest::prelude::*;
@@ -102,7 +102,7 @@ fn sizes_and_counts_are_checked() {
     assert_eq!(none.encode(), Err(Error::BadStripeCount(0)));
 }
 
-/// Every byte different, so that each field can only come from its own offset.
+/// Every byte is different, so that each field can only come from its own offset.
 fn two_stripes(magic: u32) -> Vec<u8> {
     let header = if magic == LOV_USER_MAGIC_V1 { 32 } else { 48 };
     let mut bytes: Vec<u8> = (0..header + 2 * 24).map(|i| i as u8).collect();
@@ -122,7 +122,7 @@ fn every_field_is_at_its_published_offset() {
         (LOV_USER_MAGIC_V3, 48, Some("pool".to_owned())),
     ] {
         let mut bytes = two_stripes(magic);
-        // As the ioctl leaves it: the rest of the buffer is whatever it was.
+        // This is the state after the ioctl: the rest of the buffer is unchanged.
         bytes.extend([0xee; 100]);
         let u64_from = |at: u8| u64::from_le_bytes(std::array::from_fn(|i| at + i as u8));
         let u32_from = |at: u8| u32::from_le_bytes(std::array::from_fn(|i| at + i as u8));
@@ -231,7 +231,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let first = Layout::decode(&bytes);
-        // And with a magic number in front, which gets further.
+        // The same with a magic number in front, which gets further.
         for magic in [LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC] {
             let mut layout = [&magic.to_le_bytes()[..], &LOV_PATTERN_RAID0.to_le_bytes(), &bytes].concat();
             if let Some(count) = layout.get_mut(28..30) {

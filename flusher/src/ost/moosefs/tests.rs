@@ -32,7 +32,7 @@ fn a_target_keeps_its_number_while_others_come_and_go() {
     let known = number(&all, &mut seen);
     assert_eq!(numbers(&known), [(0, Ok('A')), (1, Ok('B')), (25, Ok('Z'))]);
     assert_eq!(known[1].ost.name, "B at 10.0.0.2:9422");
-    // With the second away, S would be the first one's own as well.
+    // With the second chunkserver away, S would also be a label of the first one alone.
     let away = [
         target(1, "SZ", true),
         target(2, "BS", false),
@@ -75,7 +75,7 @@ fn a_chunkserver_that_cannot_be_chosen_is_listed_with_the_reason() {
     assert_eq!(known[2].ost.name, "10.0.0.1:9422");
 }
 
-/// Where no whole chunk fits the master begins none.
+/// The master begins no chunk on a chunkserver where no whole chunk fits.
 #[test]
 fn a_chunkserver_without_room_for_a_chunk_is_full() {
     let mut all = [1, 2, 3].map(|id| target(id, ["A", "B", "C"][usize::from(id) - 1], true));
@@ -88,7 +88,7 @@ fn a_chunkserver_without_room_for_a_chunk_is_full() {
     assert_eq!(full, [true, false, true]);
 }
 
-/// A new machine took the label of one that is gone.
+/// A new machine has the label of one that is gone.
 #[test]
 fn a_number_is_given_once() {
     let mut seen = HashMap::new();

@@ -1,22 +1,22 @@
-//! What a MooseFS client mount lets us do without MooseFS' library: list the chunkservers, pin an
-//! empty file to one of them by a storage class, and see where its chunks are.
+//! Uses a MooseFS client mount without MooseFS' library: lists the chunkservers, pins an empty file
+//! to one of them by a storage class, and finds out where its chunks are.
 //!
 //! # Why not its command-line tools
 //!
-//! They speak the same few packets as this module, but a daemon must not start them. A child
-//! closes its copies of the daemon's files before it becomes the tool, closing a file on a mount
-//! whose chunkserver is away waits for that chunkserver, and no signal ends the wait: one dead
-//! target would hang the placement of files on all others. The tools also want a path, and the
-//! path of the backing leads into the overlay when that is mounted over it. Here a file is an
-//! open descriptor, and no answer is waited for longer than the limit. (A client process that
-//! hangs altogether is another matter: every call into its mount waits, also those made here.)
+//! They use the same few packets as this module, but a daemon must not start them. A child closes
+//! its copies of the daemon's files before it becomes the tool. Closing a file on a mount whose
+//! chunkserver is away waits for that chunkserver, and no signal ends the wait: one dead target
+//! would hold up the placement of files on all others. The tools also want a path, and the path of
+//! the backing leads into the overlay when that is mounted over it. Here a file is an open
+//! descriptor, and no answer is waited for longer than the limit. (A client process that hangs
+//! altogether is another matter: every call into its mount waits, including those made here.)
 //!
-//! # Who answers
+//! # Which server answers
 //!
-//! Classes and chunks are asked of the client mount's own proxy, whose address the mount shows in
-//! `.masterinfo`; it passes the question on in the mount's session, with that session's rights.
-//! The list of chunkservers comes from the master itself, at the address in the mount table. Both
-//! are reached over the network of this process, which must be the one of the client.
+//! Questions about classes and chunks go to the client mount's own proxy, whose address the mount
+//! shows in `.masterinfo`; it passes the question on in the mount's session, with that session's
+//! rights. The list of chunkservers comes from the master itself, at the address in the mount
+//! table. Both are reached over the network of this process, which must be that of the client.
 //!
 //! A wrong packet makes the master cut the *mount's* connection, so packets are sent only to
 //! master versions whose format is known.
@@ -39,12 +39,12 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 use wire::{Class, Malformed, Status};
 
-/// Questions are small and the proxy is on this machine: longer means that something is away.
+/// Questions are small and the proxy is on this machine: if it takes longer, a server is away.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The proxy's own limit on an answer.
+/// The proxy's own limit on the length of an answer.
 const LONGEST: u32 = 4_000_000;
-/// From here on classes have names and `.masterinfo` has a version; the next major version is
-/// not known to speak like this one.
+/// In these versions classes have names and `.masterinfo` has a version; the next major
+/// version may use other packets.
 const VERSIONS: std::ops::Range<Version> = Version(3, 0, 75)..Version(4, 0, 0);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +112,7 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { what, source }
 }
 
-/// A class that pins to one label. Made by [`Master::ensure_class`].
+/// A class that pins files to one label. Made by [`Master::ensure_class`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassName(String);
 
@@ -122,10 +122,10 @@ impl ClassName {
     }
 }
 
-/// A MooseFS, seen through one of its client mounts.
+/// A MooseFS, reached through one of its client mounts.
 #[derive(Debug)]
 pub struct Master {
-    /// The mount's root, held so that nothing mounted over it later is in the way.
+    /// The mount's root, held open so that nothing mounted over it later is in the way.
     root: OwnedFd,
     /// `HOST:PORT` of the master.
     service: String,
@@ -159,8 +159,8 @@ impl Master {
         self
     }
 
-    /// The chunkservers the master knows, by address, also those that are away: their labels are
-    /// then unknown.
+    /// Lists the chunkservers that the master knows, by address, including those that are away:
+    /// their labels are then unknown.
     pub fn targets(&self) -> Result<Vec<Target>> {
         self.proxy_info()?;
         let mut line = Line::open("master", &self.service, self.limit)?;
@@ -170,8 +170,9 @@ impl Master {
         Ok(targets)
     }
 
-    /// The class that keeps one copy on chunkservers with `label` and nowhere else, not even when
-    /// they are full. Made if it is missing; nodes may do so at the same time.
+    /// Returns the class that keeps one copy on chunkservers with `label` and nowhere else, not
+    /// even when they are full. Makes it if it is missing; several nodes may do so at the same
+    /// time.
     pub fn ensure_class(&self, label: char) -> Result<ClassName> {
         let wanted = Class::pinned_to(label).ok_or(Error::BadLabel(label))?;
         let name = format!("forebay-on-{label}");
@@ -196,8 +197,8 @@ impl Master {
         Ok(ClassName(name))
     }
 
-    /// Binds an empty file to the class, with the rights of the file's owner. What is written
-    /// afterwards goes where the class says.
+    /// Binds an empty file to the class, with the rights of the file's owner. Bytes that are
+    /// written afterwards go where the class says.
     pub fn pin(&self, file: &File, class: &ClassName) -> Result<()> {
         let meta = file.metadata().map_err(io_error("cannot stat the file"))?;
         if !meta.is_file() || meta.len() != 0 {
@@ -219,7 +220,7 @@ impl Master {
         }
     }
 
-    /// Where the file's 64 MiB chunks are, those without data left out.
+    /// Returns where the file's 64 MiB chunks are, without those that have no data.
     pub fn chunks(&self, file: &File) -> Result<Vec<Chunk>> {
         let meta = file.metadata().map_err(io_error("cannot stat the file"))?;
         let inode = inode(&meta)?;
@@ -237,7 +238,7 @@ impl Master {
         Ok(chunks)
     }
 
-    /// Read anew each time: a client that was mounted again has another proxy.
+    /// Reads the information anew each time: a client that was mounted again has another proxy.
     fn proxy_info(&self) -> Result<MasterInfo> {
         let info = mount::master_info(self.root.as_fd())?.ok_or(Error::NoMasterInfo)?;
         if VERSIONS.contains(&info.version) {
@@ -266,7 +267,7 @@ fn inode(meta: &std::fs::Metadata) -> Result<u32> {
     inode.map_err(|_| Malformed("an inode number beyond 32 bits").into())
 }
 
-/// A connection for one question or a few, all within the limit.
+/// A connection for one question or a few, all within one limit.
 struct Line {
     who: &'static str,
     address: String,
@@ -319,7 +320,7 @@ impl Line {
         Ok(answer.split_off(4))
     }
 
-    /// The outer error is the connection's.
+    /// The outer error is that of the connection.
     fn exchange(&mut self, kind: wire::Kind, body: &[u8]) -> io::Result<Result<Vec<u8>>> {
         self.stream.set_write_timeout(Some(left(self.until)?))?;
         self.stream.write_all(&wire::packet(kind, body))?;
@@ -351,7 +352,7 @@ impl Line {
         Ok(())
     }
 
-    /// Whether the class is there; an error if it is another than `wanted`.
+    /// Returns whether the class exists; an error if it differs from `wanted`.
     fn has_class(&mut self, name: &str, wanted: &Class, label: char) -> Result<bool> {
         let answer = self.ask_numbered(wire::SCLASS_LIST, &wire::class_list())?;
         match wire::classes(&answer)?.remove(name) {
@@ -365,7 +366,7 @@ impl Line {
     }
 }
 
-/// Time that is left, never zero: zero would mean "for ever" to a socket.
+/// Returns the time that is left. It is never zero: zero would mean "for ever" to a socket.
 fn left(until: Instant) -> io::Result<Duration> {
     match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),

@@ -1,4 +1,4 @@
-//! Recognising a MooseFS client mount: FUSE's file system type, the mount table's source, and the
+//! Recognises a MooseFS client mount by FUSE's file system type, the mount table's source, and the
 //! special file that shows where the client's proxy listens.
 
 use super::{Result, Version, io_error};
@@ -8,13 +8,13 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// What `statfs` calls the file system, whoever serves it.
+/// The file system type that `statfs` returns for any FUSE file system.
 pub const FUSE_SUPER_MAGIC: libc::__fsword_t = 0x6573_5546;
 const MASTERINFO: &std::ffi::CStr = c".masterinfo";
-/// What the client gives its special file, and what its own tools look for.
+/// The inode number of the client's special file, which its own tools check too.
 const MASTERINFO_INODE: u64 = 0x7fff_ffff;
 const MASTERINFO_SIZE: usize = 14;
-/// Deeper than any path can name.
+/// More levels than any path can name.
 const DEEPEST: usize = 4096;
 
 pub fn is_fuse(dir: BorrowedFd<'_>) -> Result<bool> {
@@ -43,8 +43,8 @@ fn metadata(fd: BorrowedFd<'_>) -> Result<std::fs::Metadata> {
         .map_err(io_error("cannot stat the directory"))
 }
 
-/// `HOST:PORT` of the master, if the file system with this device number is a MooseFS. By device,
-/// not by path: what is mounted over a path does not matter then.
+/// Returns `HOST:PORT` of the master, if the file system with this device number is a MooseFS. It
+/// is found by device and not by path, so that anything mounted over a path does not matter.
 pub fn service(mountinfo: &str, device: u64) -> Option<String> {
     let wanted = format!("{}:{}", libc::major(device), libc::minor(device));
     mountinfo.lines().find_map(|line| {
@@ -59,7 +59,7 @@ pub fn service(mountinfo: &str, device: u64) -> Option<String> {
             "fuse" => source.strip_prefix("mfs#")?,
             _ => return None,
         };
-        // A mount of a part of the tree names the part after the port.
+        // If only a part of the tree is mounted, its name follows the port.
         let service = service.split('/').next()?;
         let (host, port) = service.rsplit_once(':')?;
         let valid = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0);
@@ -67,7 +67,8 @@ pub fn service(mountinfo: &str, device: u64) -> Option<String> {
     })
 }
 
-/// The mount table writes blanks, `#` and the like as a backslash and three octal digits.
+/// Decodes a field of the mount table, which has blanks, `#` and the like as a backslash and three
+/// octal digits.
 fn unescape(field: &str) -> String {
     let bytes = field.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -98,13 +99,13 @@ pub struct MasterInfo {
     pub version: Version,
 }
 
-/// Big-endian: address, port, session, version.
+/// The fields are big-endian: address, port, session, version.
 pub fn parse_master_info(bytes: &[u8; MASTERINFO_SIZE]) -> MasterInfo {
     let [a, b, c, d, p, q, s0, s1, s2, s3, v0, v1, v2, v3] = *bytes;
     MasterInfo {
         address: SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([p, q])),
         session: u32::from_be_bytes([s0, s1, s2, s3]),
-        // Released versions count the last number twice, plus one for a second edition.
+        // Released versions have the last number doubled, plus one for a second edition.
         version: Version(u16::from_be_bytes([v0, v1]), v2, v3 / 2),
     }
 }
@@ -115,11 +116,11 @@ fn open_at(dir: BorrowedFd<'_>, name: &std::ffi::CStr, flags: i32) -> io::Result
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `None` when `dir` is not a client mount's root.
+/// `None` if `dir` is not a client mount's root.
 pub fn master_info(dir: BorrowedFd<'_>) -> Result<Option<MasterInfo>> {
     let fd = match open_at(
         dir,
@@ -146,9 +147,9 @@ pub fn master_info(dir: BorrowedFd<'_>) -> Result<Option<MasterInfo>> {
     Ok(Some(parse_master_info(&bytes)))
 }
 
-/// The highest directory at or above `dir` that has the special file: the client mount's root, if the
-/// way there is open. (Clients show the file in other directories too, but those can be removed.)
-/// `None` when the way up leads out of the mount first.
+/// Opens the highest directory at or above `dir` that has the special file: the client mount's
+/// root, if the way up to it is open. (Clients show the file in other directories too, but those
+/// can be removed.) `None` if the way up leads out of the mount first.
 pub fn root(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     let device = device(dir)?;

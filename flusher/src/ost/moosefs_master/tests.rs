@@ -1,4 +1,4 @@
-//! Packets as a master of version 3.0.117 sent and took them, and a master that does not behave.
+//! Packets as a master of version 3.0.117 sent and accepted them, and a master that misbehaves.
 
 use super::mount::{parse_master_info, service};
 use super::wire::*;
@@ -70,7 +70,7 @@ fn only_a_label_that_no_other_has_pins_to_one_target() {
     assert_eq!(set([1 << 25, 0]), [Some('Z'), None]);
 }
 
-/// Two of the predefined classes and one of ours.
+/// Two of the predefined classes and one of Forebay's.
 const CLASSES: &str = "
     01 31 00 01 0000 01 01 01
     00000000000000000000000000000000 00000000000000000000000000000000
@@ -279,7 +279,7 @@ proptest! {
             status(&body).is_ok(),
         ];
         prop_assert!(!read[5] || body.len() == 1);
-        // An answer of one byte is a status to every question that has one.
+        // An answer of one byte is a status, for every question whose answer may be one.
         prop_assert!(body.len() != 1 || (read[2] && read[3] && read[4]));
     }
 

@@ -1,7 +1,8 @@
-//! The master's packets, as bytes: pure functions, and arbitrary bytes never panic.
+//! The master's packets as bytes. All functions are pure, and arbitrary bytes never make them
+//! panic.
 //!
-//! Numbers are big-endian. A packet is its kind and its length, four bytes each, then its body; an
-//! answer's kind is the question's plus one. The layouts are those of the published
+//! Numbers are big-endian. A packet is its kind and its length, four bytes each, then its body. An
+//! answer's kind is the question's plus one. The formats are those of the published
 //! `MFSCommunication.h` of versions 3.0.75 and later.
 
 use std::collections::BTreeMap;
@@ -23,17 +24,17 @@ impl Kind {
     }
 }
 
-/// Says "a tool on this mount" to the master.
+/// Tells the master that a tool on this mount asks.
 const TOOL: &[u8; 64] = b"DjI1GAQDULI5d2YjA26ypc3ovkhjvhciTQVx3CS4nYgtBoUcsljiVpsErJENHaw0";
 const REGISTER_TOOLS: u8 = 4;
-/// The version whose formats are spoken here: 3.0.117, with the last number doubled as on the wire.
+/// The version whose formats are used here: 3.0.117, with the last number doubled as on the wire.
 const SPOKEN: [u8; 4] = [0, 3, 0, 234];
 const BY_NAME: u8 = 0xff;
 const SET_ONE: u8 = 0;
 const STRICT: u8 = 2;
-/// Alternatives in one label expression.
+/// Number of alternatives in one label expression.
 const ALTERNATIVES: usize = 4;
-/// A class can ask for this many copies.
+/// The most copies that a class can ask for.
 const MOST_COPIES: u8 = 9;
 /// A file of 2^57 bytes, the largest there is, has this many chunks of 64 MiB.
 const MOST_CHUNKS: u64 = 1 << 31;
@@ -45,7 +46,7 @@ pub struct Malformed(pub &'static str);
 type Result<T> = std::result::Result<T, Malformed>;
 const SHORT: Malformed = Malformed("it ends too early");
 
-/// MooseFS' error numbers, which are not the system's.
+/// Error numbers of MooseFS, which differ from those of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u8);
 
@@ -56,7 +57,7 @@ impl Status {
     pub const NOT_ADMIN: Status = Status(49);
     pub const CLASS_EXISTS: Status = Status(50);
 
-    /// The system's number for those that say what to do about a target.
+    /// Returns the system's number for errors that say what to do about a target.
     pub fn errno(self) -> Option<i32> {
         match self.0 {
             21 => Some(libc::ENOSPC),
@@ -95,7 +96,7 @@ pub fn packet(kind: Kind, body: &[u8]) -> Vec<u8> {
     [&kind.0.to_be_bytes(), &len.to_be_bytes(), body].concat()
 }
 
-/// Kind and length of what follows.
+/// Returns kind and length of what follows.
 pub fn header(bytes: &[u8; 8]) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = *bytes;
     (
@@ -140,7 +141,7 @@ impl<'a> Reader<'a> {
         Ok(SocketAddrV4::new(ip, self.u16()?))
     }
 
-    /// A length byte and that many bytes.
+    /// Reads a length byte and that many bytes.
     fn name(&mut self) -> Result<String> {
         let len = self.u8()?;
         let bytes = self.take(len.into())?;
@@ -153,7 +154,7 @@ fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend(name.as_bytes());
 }
 
-/// An answer that is a status and nothing else.
+/// Parses an answer that is a status and nothing else.
 pub fn status(body: &[u8]) -> Result<Status> {
     match body {
         [status] => Ok(Status(*status)),
@@ -174,7 +175,7 @@ pub struct Target {
     pub id: u16,
     pub connected: bool,
     pub maintenance: bool,
-    /// Bit 0 is `A`. Zero when it is away.
+    /// Bit 0 is `A`. Zero while the chunkserver is away.
     pub labels: u32,
     pub used: u64,
     /// Zero until the master has heard of its disks: nothing can be written there before.
@@ -182,7 +183,8 @@ pub struct Target {
     pub chunks: u32,
     pub errors: u32,
     pub load: u32,
-    /// The master gives it no new chunks: overloaded, rebalancing, or not long enough back.
+    /// The master gives it no new chunks: it is overloaded, rebalancing, or has only just come
+    /// back.
     pub busy: bool,
 }
 
@@ -191,7 +193,8 @@ impl Target {
         bit(label).is_some_and(|bit| self.labels & bit != 0)
     }
 
-    /// A label that no other of `all` has: what pins to this target and to nothing else.
+    /// Returns a label that no other of `all` has: pinning to it means this target and nothing
+    /// else.
     pub fn own_label(&self, all: &[Target]) -> Option<char> {
         ('A'..='Z').find(|label| self.owns_label(*label, all))
     }
@@ -222,7 +225,7 @@ pub fn targets(body: &[u8]) -> Result<Vec<Target>> {
         let [flags, _version @ ..] = from.array::<4>()?;
         let (address, id) = (from.address()?, from.u16()?);
         let (used, total, chunks) = (from.u64()?, from.u64()?, from.u32()?);
-        // The same three of the disks that are marked for removal.
+        // The same three numbers for the disks that are marked for removal.
         from.take(8 + 8 + 4)?;
         let (errors, load, grace) = (from.u32()?, from.u32()?, from.u32()?);
         Ok(Target {
@@ -257,7 +260,8 @@ pub struct Class {
 }
 
 impl Class {
-    /// One copy where `label` is, and never elsewhere. `None` if it is not a label.
+    /// A class with one copy where `label` is, and never elsewhere. `None` if `label` is not a
+    /// label.
     pub fn pinned_to(label: char) -> Option<Class> {
         let one = vec![[bit(label)?, 0, 0, 0]];
         Some(Class {
@@ -270,7 +274,7 @@ impl Class {
         })
     }
 
-    /// Whether files of both classes end up in the same places.
+    /// True if files of both classes end up in the same places.
     pub fn places_like(&self, other: &Class) -> bool {
         let archives = |class: &Class| (class.archive_after > 0).then(|| class.archive.clone());
         self.mode == other.mode
@@ -347,7 +351,7 @@ pub fn set_class(inode: u32, uid: u32, class: &str) -> Vec<u8> {
     out
 }
 
-/// Whether the one file has the class now; the inner error is the master's.
+/// Returns whether the one file has the class now; the inner error is that of the master.
 pub fn class_set(body: &[u8]) -> Result<std::result::Result<bool, Status>> {
     if let [status] = body {
         return Ok(Err(Status(*status)));
@@ -373,10 +377,10 @@ pub struct ChunkCopy {
     pub state: CopyState,
 }
 
-/// 64 MiB of a file that have data.
+/// A part of 64 MiB of a file that has data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Which of the file's chunks: 0 is the first.
+    /// Which of the file's chunks it is: 0 is the first.
     pub index: u32,
     pub id: u64,
     pub version: u32,
@@ -384,7 +388,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// There is a valid copy on this chunkserver, and none elsewhere.
+    /// True if there is a valid copy on this chunkserver, and none elsewhere.
     pub fn is_only_on(&self, address: SocketAddrV4) -> bool {
         let mut valid = (self.copies.iter().filter(|c| c.state == CopyState::Valid)).peekable();
         valid.peek().is_some() && valid.all(|copy| copy.address == address)
@@ -398,7 +402,7 @@ pub fn check(inode: u32, index: Option<u32>) -> Vec<u8> {
     out
 }
 
-/// The answer counts chunks by their number of copies, and those without data.
+/// Parses an answer that counts chunks by their number of copies, and those without data.
 pub fn chunk_count(body: &[u8]) -> Result<std::result::Result<u32, Status>> {
     const COUNTS: usize = 12;
     if let [status] = body {
@@ -418,7 +422,7 @@ pub fn chunk_count(body: &[u8]) -> Result<std::result::Result<u32, Status>> {
     Ok(Ok(sum as u32))
 }
 
-/// `None` for a chunk without data.
+/// Parses an answer about one chunk. `None` for a chunk without data.
 pub fn chunk(body: &[u8], index: u32) -> Result<std::result::Result<Option<Chunk>, Status>> {
     if let [status] = body {
         return Ok(Err(Status(*status)));

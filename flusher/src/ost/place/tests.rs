@@ -1,15 +1,15 @@
 use super::*;
 use std::os::unix::fs::PermissionsExt;
 
-fn top(dir: &tempfile::TempDir) -> OwnedFd {
-    File::open(dir.path()).unwrap().into()
+fn top(dir: &tempfile::TempDir) -> Arc<OwnedFd> {
+    Arc::new(File::open(dir.path()).unwrap().into())
 }
 
 #[test]
 fn files_are_made_found_listed_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let top = top(&dir);
-    let (plain, own) = (Place::new(top.as_fd()), Place::with_own(top.as_fd(), 3));
+    let (plain, own) = (Place::new(top.clone()), Place::with_own(top.clone(), 3));
     for place in [&plain, &own] {
         assert_eq!(place.list().unwrap(), [""; 0]);
         place.remove("none").unwrap();
@@ -21,7 +21,7 @@ fn files_are_made_found_listed_and_removed() {
     assert_eq!(made.metadata().unwrap().mode() & 0o7777, 0o600);
     assert!(dir.path().join(".forebay/subfiles/3/a").is_file());
     plain.create("b", 0).unwrap();
-    // The directory "3" is nobody's file.
+    // The directory "3" is not listed as a file.
     assert_eq!(plain.list().unwrap(), ["b"]);
     assert_eq!(own.list().unwrap(), ["a"]);
     let again = own.create("a", 0).unwrap_err();
@@ -35,7 +35,7 @@ fn files_are_made_found_listed_and_removed() {
 fn a_name_does_not_lead_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let top = top(&dir);
-    let place = Place::new(top.as_fd());
+    let place = Place::new(top.clone());
     place.create("a", 0).unwrap();
     let outside = dir.path().join(".forebay/outside");
     std::fs::write(&outside, "kept").unwrap();
@@ -57,12 +57,12 @@ fn a_name_does_not_lead_elsewhere() {
     assert_eq!(std::fs::read(&outside).unwrap(), b"kept");
 }
 
-/// Who could write to one of the directories could put another file in the place of ours.
+/// A user who can write to one of the directories could put another file in the place of Forebay's.
 #[test]
 fn a_directory_that_others_can_change_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let top = top(&dir);
-    let place = Place::new(top.as_fd());
+    let place = Place::new(top.clone());
     place.create("a", 0).unwrap();
     let step = dir.path().join(".forebay");
     std::fs::set_permissions(&step, std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -1,7 +1,8 @@
 use super::*;
 use crate::ost::Directories;
+use crate::scripted_osts::{Script, Scripted};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex};
 
 fn directories(paths: &[&Path]) -> (Arc<dyn Provider>, Vec<Ost>) {
     let paths: Vec<PathBuf> = paths.iter().map(|p| p.to_path_buf()).collect();
@@ -37,7 +38,7 @@ fn directories_are_measured_and_left_as_they_were() {
     }
 }
 
-/// Two nodes that probe at once do not get into each other's way.
+/// Two nodes that probe at the same time do not disturb each other.
 #[test]
 fn probes_at_the_same_time_do_not_meet() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,57 +77,15 @@ fn a_link_in_the_place_of_the_subfiles_is_not_followed() {
     assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }
 
-/// An OST whose `create` hangs until it is let go.
-#[derive(Debug)]
-struct Hangs {
-    below: Directories,
-    index: u32,
-    go: Arc<(Mutex<bool>, Condvar)>,
-}
-
-impl Provider for Hangs {
-    fn kind(&self) -> &'static str {
-        "hangs"
-    }
-
-    fn osts(&self) -> Result<Vec<Ost>, OstError> {
-        self.below.osts()
-    }
-
-    fn create(&self, ost: &Ost, name: &str, direct: bool) -> Result<File, OstError> {
-        if ost.index == self.index {
-            let guard = self.go.0.lock().unwrap();
-            drop(self.go.1.wait_while(guard, |go| !*go).unwrap());
-        }
-        self.below.create(ost, name, direct)
-    }
-
-    fn open(&self, ost: &Ost, name: &str) -> Result<File, OstError> {
-        self.below.open(ost, name)
-    }
-
-    fn modified(&self, ost: &Ost, name: &str) -> Result<std::time::SystemTime, OstError> {
-        self.below.modified(ost, name)
-    }
-
-    fn list(&self, ost: &Ost) -> Result<Vec<String>, OstError> {
-        self.below.list(ost)
-    }
-
-    fn remove(&self, ost: &Ost, name: &str) -> Result<(), OstError> {
-        self.below.remove(ost, name)
-    }
-}
-
 #[test]
 fn one_that_hangs_costs_no_more_than_the_deadline() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let go = Arc::new((Mutex::new(false), Condvar::new()));
-    let provider: Arc<dyn Provider> = Arc::new(Hangs {
-        below: Directories::new(dirs.iter().map(|d| d.path().into()).collect()),
-        index: 1,
-        go: go.clone(),
-    });
+    let script = Script {
+        hang: HashSet::from([1]),
+        ..Script::default()
+    };
+    let scripted = Scripted::new(dirs.iter().map(|d| d.path().into()).collect(), script);
+    let provider: Arc<dyn Provider> = scripted.clone();
     let osts = provider.osts().unwrap();
     let options = Options {
         deadline: Duration::from_secs(2),
@@ -136,6 +95,5 @@ fn one_that_hangs_costs_no_more_than_the_deadline() {
     let said = probed[1].result.as_ref().unwrap_err().to_string();
     assert!(said.contains("it hangs"), "{said}");
     assert!(probed[0].result.is_ok(), "{:?}", probed[0].result);
-    *go.0.lock().unwrap() = true;
-    go.1.notify_all();
+    scripted.set(|s| s.hang.clear());
 }

@@ -81,8 +81,8 @@ fn a_removed_file_is_gone() {
     assert!(t.backing.open_canonical(id, &intro).unwrap().is_none());
 }
 
-/// A removed file's inode may be on its way to become another file, which Linux reports as a want
-/// of memory. It is gone all the same, and nothing that is there suffers.
+/// The inode of a removed file may be on its way to become another file, which Linux reports as a lack of memory.
+/// The removed file must still be reported as gone, and the file that is being made must not be affected.
 #[test]
 fn a_removed_file_is_gone_while_others_are_made() {
     let t = tree();
@@ -111,7 +111,7 @@ fn a_removed_file_is_gone_while_others_are_made() {
     });
 }
 
-/// With another generation the handle is of no file.
+/// Changes the generation in the handle, so that it leads to no file.
 fn make_stale(intro: &mut Intro) {
     let last = intro.handle.last_mut().expect("the backing has handles");
     *last ^= 0x5a;
@@ -200,7 +200,7 @@ fn fifos_are_never_opened() {
         handle: identity::handle(fd.as_fd()),
         path: b"fifo".to_vec(),
     };
-    // Would block for ever if it were opened.
+    // An open of the FIFO would block for ever.
     assert!(t.backing.open_canonical(it.id, &intro).is_err());
     intro.handle.clear();
     assert!(t.backing.open_canonical(it.id, &intro).unwrap().is_none());

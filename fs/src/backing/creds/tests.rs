@@ -73,7 +73,7 @@ fn a_guard_takes_rights_away_and_gives_them_back() {
     assert_eq!(std::fs::read(&secret).unwrap(), b"x");
     assert_eq!(effective(), before);
 
-    // Other threads were never touched, and group membership counts.
+    // Other threads are never affected, and the supplementary groups count.
     std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o640)).unwrap();
     nix::unistd::chown(&secret, None, Some(nix::unistd::Gid::from_raw(3456))).unwrap();
     let barrier = std::sync::Barrier::new(2);

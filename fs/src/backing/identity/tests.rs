@@ -27,7 +27,7 @@ fn a_reused_inode_number_is_another_file() {
     for i in 0..100 {
         let f = std::fs::File::create(&path).unwrap();
         let mut stat = sys::stat(f.as_fd()).unwrap();
-        // All within one tick of a coarse clock.
+        // The birth times of all files are within one tick of a coarse clock.
         stat.btime = Some(crate::types::Time { sec: 1, nsec: 0 });
         let id = file_id(f.as_fd(), &stat, Handles::of(f.as_fd()).unwrap());
         assert!(seen.insert(id), "file {i} is taken for an earlier one");

@@ -11,7 +11,7 @@ fn node(ino: u64, birth: u64) -> (OwnedFd, Identified) {
 
 fn table() -> InodeTable {
     let (fd, it) = node(500, 1);
-    InodeTable::new(fd, &it, 1000)
+    InodeTable::new(fd, &it, 1000, false)
 }
 
 fn place(name: &str) -> Place {
@@ -69,7 +69,7 @@ fn handles_and_dirt_keep_a_node() {
     assert!(t.forget(7, 1).is_none());
     assert!(t.keep_while(&a.id, || true).is_none());
     assert!(t.remove_handle(7, 0).is_none());
-    // Looked up again while dirty: still the same object.
+    // The file is looked up again while dirty, and is still the same object.
     assert!(Arc::ptr_eq(&remember(&t, 7, 1), &a));
     assert!(t.forget(7, 1).is_none());
     assert!(t.keep_while(&a.id, || true).is_none());
@@ -108,7 +108,7 @@ fn the_last_descriptors_are_not_for_nodes() {
     assert!(!t.has_room(0));
     let (fd, it) = node(30, 1);
     assert!(t.remember(fd, &it, place("30"), 0).is_none());
-    // A known file costs nothing, and handles have some left.
+    // A known file costs no descriptor, and some are left for handles.
     remember(&t, 10, 1);
     for _ in 0..5 {
         t.add_handle(10, 0).unwrap();
@@ -132,18 +132,36 @@ fn idle_files_are_the_oldest_that_nothing_holds() {
         remember(&t, ino, 1);
     }
     assert_eq!(t.idle_files(0), []);
-    // An undrained file is found again without its descriptor, so it holds nothing where these are short.
+    // An undrained file is found again without its descriptor, so it does not keep it where descriptors are short.
     let dirty = t.get(13).unwrap().id;
     t.keep_while(&dirty, || true);
     t.add_handle(12, 0).unwrap();
     remember(&t, 10, 1);
-    // Twelve of sixteen: four too many.
+    // Twelve of sixteen descriptors are in use: four too many.
     assert_eq!(t.len() + 1, 12);
     let mut idle = t.idle_files(0);
     idle.sort_by(|a, b| a.name.cmp(&b.name));
     assert_eq!(idle, ["11", "13", "14", "15"].map(place));
-    // Just asked.
+    // The kernel was asked just now.
     assert_eq!(t.idle_files(0), []);
     remember(&t, 20, 1);
     assert!(!t.idle_files(0).is_empty());
+}
+
+/// S8.14: a walk slows down before it has all descriptors, and nothing slows down before that.
+#[test]
+fn lookups_are_held_back_when_descriptors_run_out() {
+    let t = table();
+    let most = Limits::of(1000).nodes as u64;
+    let delay_at = |t: &InodeTable, from: u64, in_use: u64| {
+        for ino in from..in_use {
+            remember(t, 1000 + ino, 1);
+        }
+        t.lookup_delay(0)
+    };
+    assert_eq!(delay_at(&t, 1, most * 7 / 8), Duration::ZERO);
+    let some = delay_at(&t, most * 7 / 8, most * 15 / 16);
+    let full = delay_at(&t, most * 15 / 16, most);
+    assert!(Duration::ZERO < some && some < full, "{some:?}, {full:?}");
+    assert_eq!(full, LONGEST_DELAY);
 }

@@ -59,11 +59,11 @@ fn blocks_stay_between_now_and_whole() {
     let mut a = attr(8192, 16);
     overlay_dirty(&mut a, &dirty(8192, 30, 8192));
     assert_eq!(a.blocks, 16);
-    // Sparse: only what was written.
+    // Sparse: only the bytes that were written.
     let mut a = attr(0, 0);
     overlay_dirty(&mut a, &dirty(1 << 40, 30, 4096));
     assert_eq!(a.blocks, 8);
-    // Cut down, but the canonical file still occupies what it did.
+    // Cut down: the canonical file still has all its blocks.
     let mut a = attr(1 << 20, 2048);
     overlay_dirty(&mut a, &dirty(0, 30, 0));
     assert_eq!(a.blocks, 2048);

@@ -1,30 +1,30 @@
 //! Closes that may have ended an open file, and with it its flock and open-file-description locks.
 //!
-//! The kernel says at each close that one copy of a descriptor goes (flush, waited for) and only
-//! afterwards, without waiting, that it was the last (release). Between the two the locks are still
-//! there, although the program's last close has returned. Giving them up with the flush would take
-//! them from other copies of the descriptor, which the flush does not tell of. So the attempt that
-//! finds such a lock in its way waits until the release has come, or until it is clear that none
-//! follows (docs/decisions/0014-locks-and-the-last-close.md).
+//! At each close the kernel reports that one copy of a descriptor is closed (flush, which the close waits
+//! for), and only afterwards that it was the last copy (release, which nothing waits for). Between the two
+//! the locks are still there, although the program's last close has returned. Giving them up with the flush
+//! would take them away from other copies of the descriptor, about which the flush says nothing. So an
+//! attempt that is refused because of such a lock waits until the release has come, or until it is clear that
+//! none follows (docs/decisions/0014-locks-and-the-last-close.md).
 //!
-//! # What each wait is for
-//! - A flush through an open file that holds locks publishes (the release has nothing left to
-//!   publish then) and notes the open file here, for [`FOR_RELEASE`].
-//! - A release that has arrived is noted for as long as it takes, by the event loop: however busy the
-//!   threads are that carry it out, it is known to have come.
-//! - An attempt on this node looks here. Another node cannot: for it a byte of a file in the shared
-//!   directory is locked while something of the file is noted. That goes with the daemon.
+//! # Steps
+//! - A flush through an open file that holds locks publishes (so that the release has nothing left to
+//!   publish) and notes the open file here, for [`FOR_RELEASE`].
+//! - The event loop notes a release that has arrived until it is carried out: however busy the threads are
+//!   that carry it out, it is known to have come.
+//! - An attempt on this node checks these notes. Another node cannot: for other nodes a byte of a file in the
+//!   shared directory is locked while there are notes of the file. That lock ends with the daemon.
 //!
 //! # Threads
 //! [`Overlay::release_begins`] never waits. Everything else may wait for the shared directory.
 
-use super::{LockRequest, Overlay};
-use crate::asker::Asker;
+use super::{Attempt, LockRequest, Overlay};
 use crate::backing::ofd::{self, LockKind, Span};
 use crate::errno::{FsError, Result};
 use crate::handle::Handle;
+use crate::requests::executor;
 use layout_index::FileId;
-use layout_index::commons::Commons;
+use layout_index::sharing::shared_dir::SharedDir;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,23 +33,23 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After the answer to a flush: the kernel queues the release before the program's close returns, so
-/// this is for threads that do not get a processor.
+/// How long a note lasts after the answer to a flush. The kernel queues the release before the program's
+/// close returns, so this is for threads that do not get a processor.
 const FOR_RELEASE: Duration = Duration::from_secs(1);
 
-/// An attempt waits no longer, whatever else is closed meanwhile: the close that it may count on
-/// had returned before it began.
+/// An attempt waits no longer than this, whatever else is closed meanwhile: any close that it may rely on had
+/// returned before it began.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Between two attempts: doubled each time, from the one to the other.
+/// Pause between two attempts: doubled each time, from the first to the last of these.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LAST_PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub struct Closing {
-    /// By handle. Held for map operations only: event loops come here.
+    /// Notes by handle. Locked for map operations only, because event loops use it.
     notes: Mutex<HashMap<u64, Note>>,
-    /// Held over calls to the shared directory. Before `notes`.
+    /// Locked during calls to the shared directory. Must be locked before `notes`.
     marks: Mutex<Marks>,
 }
 
@@ -63,7 +63,7 @@ struct Note {
 #[derive(Default)]
 struct Marks {
     file: Option<File>,
-    /// A thread takes marks away that have expired.
+    /// True while a thread removes marks that have expired.
     swept: bool,
 }
 
@@ -74,22 +74,26 @@ impl Note {
 }
 
 impl Marks {
-    fn file(&mut self, commons: &Commons) -> io::Result<&File> {
+    fn file(&mut self, shared_dir: &SharedDir) -> io::Result<&File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => commons.closing_file()?,
+            None => shared_dir.closing_file()?,
         };
         Ok(self.file.insert(file))
     }
 }
 
 impl Closing {
-    /// A copy of the descriptor is closed, and what its locks protect is published.
-    fn flushed(self: &Arc<Self>, handle: &Handle, commons: Option<&Commons>) -> io::Result<()> {
+    /// Called when a copy of the descriptor is closed and what its locks protect is published.
+    fn flushed(
+        self: &Arc<Self>,
+        handle: &Handle,
+        shared_dir: Option<&SharedDir>,
+    ) -> io::Result<()> {
         let mut marks = self.marks.lock();
         let file = handle.inode.id;
-        let marked = match commons {
-            Some(commons) => marks.file(commons).and_then(|marks| {
+        let marked = match shared_dir {
+            Some(shared_dir) => marks.file(shared_dir).and_then(|marks| {
                 ofd::set(marks.as_fd(), Some(LockKind::Shared), byte_of(file)).map(|_| true)
             }),
             None => Ok(false),
@@ -110,7 +114,7 @@ impl Closing {
         marked.map(drop)
     }
 
-    /// The release of the handle has arrived and will be carried out.
+    /// Called when the release of the handle has arrived and will be carried out.
     fn has_arrived(&self, fh: u64, file: FileId) {
         let mut notes = self.notes.lock();
         let note = notes.entry(fh).or_insert(Note {
@@ -121,7 +125,7 @@ impl Closing {
         note.until = None;
     }
 
-    /// The handle's locks are free.
+    /// Called when the handle's locks have been given up.
     fn released(&self, fh: u64) {
         let marked = self.notes.lock().get(&fh).map(|note| note.marked);
         match marked {
@@ -135,14 +139,14 @@ impl Closing {
         self.notes.lock().get(&fh).is_some_and(Note::counts)
     }
 
-    /// Another node has noted a close of the file.
-    fn is_marked_elsewhere(&self, file: FileId, commons: &Commons) -> io::Result<bool> {
+    /// True if another node has noted a close of the file.
+    fn is_marked_elsewhere(&self, file: FileId, shared_dir: &SharedDir) -> io::Result<bool> {
         let mut marks = self.marks.lock();
-        let marks = marks.file(commons)?.as_fd();
+        let marks = marks.file(shared_dir)?.as_fd();
         Ok(ofd::get(marks, LockKind::Exclusive, byte_of(file))?.is_some())
     }
 
-    /// Takes away what has expired until nothing is left that may.
+    /// Removes expired marks until no mark is left that can expire.
     fn sweep(&self) {
         loop {
             std::thread::sleep(FOR_RELEASE / 2);
@@ -184,7 +188,7 @@ impl Closing {
     }
 }
 
-/// Files of the same byte wait for each other's closes, which costs time and nothing else.
+/// Files with the same byte wait for each other's closes, which only costs time.
 fn byte_of(file: FileId) -> Span {
     let byte = (file.ino ^ file.birth) & (ofd::LAST >> 1);
     Span {
@@ -194,7 +198,8 @@ fn byte_of(file: FileId) -> Span {
 }
 
 impl Overlay {
-    /// A copy of the handle's descriptor is closed, perhaps the last one. Its locks are published.
+    /// Called when a copy of the handle's descriptor is closed, perhaps the last one.
+    /// Publishes what its locks protect.
     pub(in crate::ops) fn may_be_last_close(&self, handle: &Handle) -> Result<()> {
         if self
             .locks
@@ -205,14 +210,14 @@ impl Overlay {
             return Ok(());
         }
         let published = self.lock_going(handle);
-        let commons = self.others.as_ref().map(|others| others.peers.commons());
-        if let Err(error) = self.locks.closing.flushed(handle, commons) {
+        let shared_dir = self.others.as_ref().map(|others| others.peers.shared_dir());
+        if let Err(error) = self.locks.closing.flushed(handle, shared_dir) {
             tracing::warn!(%error, "other nodes were not told of a close: they may find its locks held");
         }
         published
     }
 
-    /// The last copy of the handle's descriptor is closed. Never waits; `release` does the rest.
+    /// Called when the last copy of the handle's descriptor is closed. Never waits; `release` does the rest.
     pub fn release_begins(&self, fh: u64) {
         let Some(inode) = self.handles.get(&fh).map(|handle| handle.inode.clone()) else {
             return;
@@ -226,8 +231,26 @@ impl Overlay {
         self.locks.closing.released(fh);
     }
 
-    /// Nothing is in the way of `ask` but locks of open files that may be closed already.
-    pub fn is_closing(&self, ask: &LockRequest) -> Result<bool> {
+    /// Called when `attempt` was refused because of another owner's lock. If that owner has closed its file, the
+    /// lock is about to be released, and the attempt goes on until it is.
+    pub(in crate::ops) fn try_after_closes<T: 'static>(
+        &self,
+        ask: LockRequest,
+        attempt: fn(&Overlay, &LockRequest) -> Result<T>,
+        is_refused: fn(&Result<T>) -> bool,
+    ) -> Attempt<T> {
+        match self.is_closing(&ask) {
+            Ok(true) => Attempt::Wait(Box::new(move |fs| {
+                fs.after_closes(&ask, attempt, is_refused)
+            })),
+            // The lock may have been given up between the first attempt and this check.
+            Ok(false) => Attempt::Done(attempt(self, &ask)),
+            Err(e) => Attempt::Done(Err(e)),
+        }
+    }
+
+    /// True if `ask` conflicts only with locks of open files that may be closed already.
+    fn is_closing(&self, ask: &LockRequest) -> Result<bool> {
         let handle = self.handle(ask.fh)?;
         let Some(kind) = ask.kind else {
             return Ok(false);
@@ -240,32 +263,32 @@ impl Overlay {
         let Some(others) = &self.others else {
             return Ok(false);
         };
-        let commons = others.peers.commons();
+        let shared_dir = others.peers.shared_dir();
         Ok(self
             .locks
             .closing
-            .is_marked_elsewhere(handle.inode.id, commons)?)
+            .is_marked_elsewhere(handle.inode.id, shared_dir)?)
     }
 
-    /// Asks until `attempt` says that nothing is in the way any more, or that has another reason than
-    /// a close. The first `attempt` has been in vain.
-    pub fn after_closes<T>(
+    /// Repeats `attempt` until nothing is in its way any more, or something other than a close is. The first
+    /// attempt was made by the caller and was refused.
+    fn after_closes<T>(
         &self,
         ask: &LockRequest,
-        attempt: impl Fn(&Overlay) -> Result<T>,
-        in_the_way: impl Fn(&Result<T>) -> bool,
+        attempt: fn(&Overlay, &LockRequest) -> Result<T>,
+        is_refused: fn(&Result<T>) -> bool,
     ) -> Result<T> {
         let began = Instant::now();
-        let mut asker = Asker::new(ask.asker.pid);
         let mut pause = FIRST_PAUSE;
         loop {
-            // Asked before the attempt: what is not closing then has been given up before it.
+            // This is checked before the attempt: a lock that is not closing any more was
+            // given up before the attempt.
             let closing = began.elapsed() < LONGEST && self.is_closing(ask)?;
-            let answer = attempt(self);
-            if !closing || !in_the_way(&answer) {
+            let answer = attempt(self, ask);
+            if !closing || !is_refused(&answer) {
                 return answer;
             }
-            if self.locks.waiters.have_ended() || asker.is_interrupted() {
+            if !executor::may_keep_waiting_for_lock() {
                 return Err(FsError::Interrupted);
             }
             std::thread::sleep(pause);

@@ -1,20 +1,20 @@
-//! What one owner holds of one file. The backing knows it too, but cannot be asked for it; it is
-//! needed to say who is in the way, to know when a lock shrinks, and when nothing is left.
+//! The locks of one owner on one file. The backing knows them too, but cannot be asked for them. They are needed to
+//! name the holder of a conflicting lock, to know when a lock shrinks, and to know when none is left.
 
 use crate::backing::ofd::{LockKind, Span};
 
-/// Locked bytes, and on whose word.
+/// Locked bytes, with the process and handle that have locked them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub span: Span,
     pub kind: LockKind,
-    /// The process that asked.
+    /// The process that requested the lock.
     pub pid: u32,
-    /// The handle it asked through.
+    /// The handle through which it was requested.
     pub fh: u64,
 }
 
-/// Sorted, and no two pieces overlap.
+/// Pieces in ascending order; no two of them overlap.
 #[derive(Debug, Default)]
 pub struct Held(Vec<Piece>);
 
@@ -23,7 +23,7 @@ impl Held {
         self.0.is_empty()
     }
 
-    /// Nothing is held over `span` any more.
+    /// Removes whatever is held over `span`.
     pub fn remove(&mut self, span: Span) {
         let from = self.0.partition_point(|p| p.span.last < span.first);
         let to = self.0.partition_point(|p| p.span.first <= span.last);
@@ -48,7 +48,8 @@ impl Held {
         self.0.splice(from..to, left.into_iter().chain(right));
     }
 
-    /// Replaces whatever was held over the piece's bytes; neighbours of the same word become one.
+    /// Replaces whatever was held over the piece's bytes. Adjacent pieces of the same kind,
+    /// process and handle become one.
     pub fn insert(&mut self, piece: Piece) {
         self.remove(piece.span);
         let mut piece = piece;
@@ -73,7 +74,7 @@ impl Held {
         self.0.insert(at, piece);
     }
 
-    /// What is held within `span`, cut to it.
+    /// The pieces within `span`, cut to it.
     pub fn within(&self, span: Span) -> impl Iterator<Item = Piece> + '_ {
         let from = self.0.partition_point(|p| p.span.last < span.first);
         self.0[from..]
@@ -81,7 +82,7 @@ impl Held {
             .map_while(move |p| p.span.and(span).map(|span| Piece { span, ..*p }))
     }
 
-    /// All of `span`: what is held, and between it what is not.
+    /// Covers all of `span`: with the held pieces, and with `None` for the gaps between them.
     pub fn cover(&self, span: Span) -> Vec<(Span, Option<Piece>)> {
         let mut all = Vec::new();
         let mut next = span.first;
@@ -100,7 +101,7 @@ impl Held {
         all
     }
 
-    /// What was taken through `fh`.
+    /// The ranges that were locked through `fh`.
     pub fn through(&self, fh: u64) -> impl Iterator<Item = Span> + '_ {
         self.0.iter().filter(move |p| p.fh == fh).map(|p| p.span)
     }

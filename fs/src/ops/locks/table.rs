@@ -1,12 +1,12 @@
-//! Who holds what here, and the descriptions it is held with.
+//! The locks that are held on this node, by file and owner, and the descriptions with which they are held.
 //!
-//! One mutex for the table, held for map operations only: a flush on an event loop asks it. Each
-//! owner's description has a mutex of its own, held during the system calls on it, so that what is
-//! noted in the table is in the order of the calls. Order: description, table, inodes.
+//! One mutex protects the table. It is locked for map operations only, because a flush on an event loop uses
+//! it. Each owner's description has a mutex of its own, which is locked during system calls on it, so that
+//! the table is changed in the order of the calls. Lock order: description, table, inodes.
 //!
-//! An owner is in the table while it holds something or somebody uses it (waits for a lock with
-//! it): taking it out earlier would give one owner two descriptions, which exclude each other.
-//! It counts as a handle of its node for as long, in the share of the user who asked.
+//! An owner is in the table while it holds something or a request uses it (waits for a lock with it): if it
+//! were removed earlier, one owner could get two descriptions, which exclude each other. For as long it
+//! counts as a handle of its node, in the share of the requesting user.
 
 use super::held::{Held, Piece};
 use crate::backing::ofd::{self, LockKind, Span};
@@ -30,7 +30,7 @@ pub struct LockTable {
 #[derive(Default)]
 struct FileLocks {
     owners: HashMap<u64, Slot>,
-    /// Somebody here gave something up.
+    /// Signalled when the locks of an owner of this node change.
     freed: Arc<Condvar>,
     waiting: u32,
 }
@@ -40,7 +40,7 @@ struct Slot {
     description: Arc<Mutex<Description>>,
     held: Held,
     users: usize,
-    /// Whose share its descriptor counts in: of the one who asked first.
+    /// The user in whose share the descriptor counts: the first one that requested a lock for this owner.
     uid: u32,
 }
 
@@ -49,14 +49,14 @@ impl LockTable {
         self.files.lock().contains_key(&node)
     }
 
-    /// Something is held that was taken through `fh`.
+    /// True if a lock is held that was taken through `fh`.
     pub fn is_held_through(&self, node: u64, fh: u64) -> bool {
         let files = self.files.lock();
         let mut slots = files.get(&node).into_iter().flat_map(|f| f.owners.values());
         slots.any(|slot| slot.held.through(fh).next().is_some())
     }
 
-    /// Owners that hold something taken through `fh`.
+    /// The owners that hold locks taken through `fh`, with the ranges.
     pub fn through(&self, node: u64, fh: u64) -> Vec<(u64, Vec<Span>)> {
         let files = self.files.lock();
         let Some(file) = files.get(&node) else {
@@ -67,19 +67,19 @@ impl LockTable {
         owners.filter(|(_, spans)| !spans.is_empty()).collect()
     }
 
-    /// What the owner itself holds first within `span`.
+    /// The first lock within `span` that the owner itself holds.
     pub fn own(&self, node: u64, owner: u64, span: Span) -> Option<Piece> {
         let files = self.files.lock();
         let slot = files.get(&node)?.owners.get(&owner)?;
         slot.held.within(span).next()
     }
 
-    /// What another owner of this node holds that keeps `owner` from `kind` over `span`.
+    /// A lock of another owner of this node that keeps `owner` from taking `kind` over `span`.
     pub fn in_the_way(&self, node: u64, owner: u64, kind: LockKind, span: Span) -> Option<Piece> {
         in_the_way(self.files.lock().get(&node)?, owner, kind, span).next()
     }
 
-    /// Handles through which other owners of this node hold what keeps `owner` from `kind`.
+    /// The handles through which other owners of this node hold locks that keep `owner` from taking `kind`.
     pub fn handles_in_the_way(
         &self,
         node: u64,
@@ -121,7 +121,7 @@ fn in_the_way(
         .filter(move |piece| piece.kind.excludes(kind))
 }
 
-/// The open file description that an owner's locks are on.
+/// The open file description that holds an owner's locks.
 #[derive(Default)]
 pub struct Description(Option<OwnedFd>);
 
@@ -136,8 +136,8 @@ impl Description {
     }
 }
 
-/// For reading and writing, whatever the asker opened it for: an exclusive lock needs it. As the
-/// daemon; as the file's owner where the daemon may not.
+/// Opens the file for reading and writing, however the requesting process has opened it: an exclusive lock
+/// needs that. Opens it as the daemon, or as the file's owner where the daemon may not.
 fn open_for_locks(inode: &Inode) -> io::Result<OwnedFd> {
     let stat = sys::stat(inode.fd())?;
     let owner = Creds::owner(stat.uid, stat.gid);
@@ -149,7 +149,7 @@ fn open_for_locks(inode: &Inode) -> io::Result<OwnedFd> {
     open(libc::O_RDWR).or_else(|_| open(libc::O_RDONLY))
 }
 
-/// One owner of locks on one file, being used: it stays in the table for as long as this lives.
+/// A reference to one owner of locks on one file: the owner stays in the table for as long as this exists.
 pub struct User<'a> {
     overlay: &'a Overlay,
     inode: Arc<Inode>,
@@ -188,7 +188,7 @@ impl Overlay {
         })
     }
 
-    /// `None` when the owner holds nothing.
+    /// `None` if the owner is not in the table: it holds no lock, and no request uses it.
     pub(super) fn known_lock_user(&self, inode: &Arc<Inode>, owner: u64) -> Option<User<'_>> {
         let mut files = self.locks.table.files.lock();
         let file = files.get_mut(&inode.node)?;
@@ -205,7 +205,7 @@ impl Overlay {
     }
 }
 
-/// What was held over each part of a range.
+/// The locks that were held before over each part of a range.
 pub type Before = Vec<(Span, Option<Piece>)>;
 
 type Files<'a> = MutexGuard<'a, HashMap<u64, FileLocks>>;
@@ -225,7 +225,7 @@ impl User<'_> {
         self.change(|slot| slot.held.within(span).any(|p| kinds.contains(&p.kind)))
     }
 
-    /// Takes `piece` if nobody is in the way, and says what was held there before.
+    /// Takes `piece` and returns what was held there before; `None` if another owner has a conflicting lock.
     pub fn take(&self, piece: Piece) -> io::Result<Option<Before>> {
         let mut description = self.description.lock();
         let fd = description.open(&self.inode)?;
@@ -241,7 +241,7 @@ impl User<'_> {
         Ok(Some(before))
     }
 
-    /// Back to what was held before a `take`. Only ever gives up, so nobody can be in the way.
+    /// Restores what was held before a `take`. This only gives locks up, so it cannot conflict with another owner.
     pub fn restore(&self, before: &Before) -> io::Result<()> {
         before.iter().try_for_each(|(span, piece)| match piece {
             None => self.give_up(*span),
@@ -259,11 +259,11 @@ impl User<'_> {
         Ok(())
     }
 
-    /// For an owner that will not ask again: nothing stays locked, whatever the backing says.
+    /// For an owner that will not try again: nothing stays locked, whatever the backing returns.
     pub fn drop_all(&self, spans: &[Span]) -> io::Result<()> {
         let dropped = spans.iter().try_for_each(|span| self.give_up(*span));
         if dropped.is_err() {
-            // The locks go with the description.
+            // Closing the description gives up its locks.
             let mut description = self.description.lock();
             description.0 = None;
             self.change(|slot| slot.held.remove(Span::ALL));
@@ -277,7 +277,7 @@ impl User<'_> {
         ofd::get(description.open(&self.inode)?, kind, span)
     }
 
-    /// Counts as waiting from here on.
+    /// From here on this reference counts as waiting.
     pub fn wait_from_now(&mut self) {
         self.waits = true;
         if let Some(file) = self.files().get_mut(&self.inode.node) {
@@ -285,13 +285,12 @@ impl User<'_> {
         }
     }
 
-    /// How many wait for this file.
+    /// Number of requests that wait for this file.
     pub fn waiting(&self) -> u32 {
         self.files().get(&self.inode.node).map_or(0, |f| f.waiting)
     }
 
-    /// Waits until nobody of this node is in the way, and no longer than `limit`. False when
-    /// somebody still is.
+    /// Waits until no owner of this node has a conflicting lock, for at most `limit`. False if one still has.
     pub fn wait_here(&self, kind: LockKind, span: Span, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut files = self.files();
@@ -310,7 +309,7 @@ impl User<'_> {
         }
     }
 
-    /// Until something is given up here, and no longer than `limit`.
+    /// Waits until locks on the file change on this node, for at most `limit`.
     pub fn pause(&self, limit: Duration) {
         self.freed.wait_for(&mut self.files(), limit);
     }

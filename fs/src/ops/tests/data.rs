@@ -40,7 +40,7 @@ fn a_drained_file_is_the_canonical_file() {
     assert_eq!(w.canonical("f"), b"0123XY6789");
     let after = w.fs.getattr(node).unwrap();
     assert_eq!((after.size, after.mtime), (before.size, before.mtime));
-    // And a new life begins when it is written again.
+    // A new dirty period begins when the file is written again.
     w.write(fh, 9, b"abc");
     assert_eq!(w.read(fh, 0, 100), b"0123XY678abc");
     w.drain(&file);
@@ -127,7 +127,7 @@ fn holes_are_punched_zeroed_and_found() {
     let want = w.read(fh, 0, 3 * MB as usize);
     w.drain(&w.store_file(node));
     assert_eq!(w.canonical("f"), want);
-    // Clean again: the canonical file answers.
+    // The file is clean again, so the canonical file is used.
     w.fs.fallocate(fh, 3 * MB, 10, 0, false).unwrap();
     assert_eq!(w.size(node), 3 * MB + 10);
 }
@@ -166,7 +166,7 @@ fn a_full_store_writes_through() {
         w.write(fh, i << 20, &chunk);
     }
     assert_eq!(w.size(node), 100 << 20);
-    assert!(w.fs.store.totals().through > 0);
+    assert!(w.fs.store.totals().written_through > 0);
     for i in [0, 50, 99] {
         assert_eq!(w.read(fh, i << 20, 1 << 20), chunk, "{i}");
     }
@@ -174,7 +174,7 @@ fn a_full_store_writes_through() {
     assert!(w.canonical("f").iter().all(|b| *b == 3));
 }
 
-/// S6.2: somebody else's close does not use the error up; an fsync of the same handle does.
+/// S6.2: a close by another process does not use the error up; an fsync of the same handle does.
 #[test]
 fn a_drain_error_reaches_every_handle() {
     let w = world();
@@ -214,7 +214,7 @@ fn a_time_set_while_the_drain_works_stays() {
         let writers_out = file.exclusive();
         let setting = s.spawn(|| w.fs.setattr(&me(), node, None, &set).unwrap());
         std::thread::sleep(Duration::from_millis(50));
-        // What the drain does when it finishes, with the time it knows of.
+        // The drain does this when it finishes, with the time that it knows.
         let canonical = w.fs.open_canonical(&file).unwrap().unwrap();
         canonical.set_mtime(at(2_000_000_000).as_nanos()).unwrap();
         drop(writers_out);
@@ -224,7 +224,7 @@ fn a_time_set_while_the_drain_works_stays() {
     assert_eq!(w.fs.getattr(node).unwrap().mtime, at(1_000_000_000));
 }
 
-/// What `utimens` was asked to record must not be what a drain made of it meanwhile.
+/// The recorded time must be the one that `utimens` was asked for, and not one that a drain has set meanwhile.
 #[test]
 fn a_time_set_on_a_dirty_file_is_what_was_asked_for() {
     let w = world();
@@ -244,7 +244,7 @@ fn a_time_set_on_a_dirty_file_is_what_was_asked_for() {
     assert_eq!(w.store_file(node).stat().unwrap().size, 5);
 }
 
-/// The canonical file, with syncs that cost nothing: more drains end in the same time.
+/// The canonical file, with syncs that do nothing: more drains end in the same time.
 #[derive(Debug)]
 struct Unsynced(Arc<dyn DiskFile>);
 
@@ -278,7 +278,7 @@ impl DiskFile for Unsynced {
     }
 }
 
-/// Writes and drains one byte after the other while `size` is asked, and says when it lied.
+/// Writes and drains one byte after the other while `size` is called, and returns a size that was too small.
 fn shrinks(size: impl Fn(&World, u64) -> u64 + Sync) -> Option<(u64, u64)> {
     let w = world();
     let (node, fh) = w.create("f");
@@ -326,7 +326,7 @@ fn data_syncs_reach_what_went_past_the_log() {
     let (node, fh) = w.create("f");
     let file = w.store_file(node);
     w.write(fh, 0, b"x");
-    // A life that has begun may lie over canonical bytes that nobody synced.
+    // A new dirty period may lie over bytes of the canonical file that were never synced.
     assert!(file.canonical_unsynced().is_some());
     w.fs.fsync(fh, true).unwrap();
     assert_eq!(file.canonical_unsynced(), None);

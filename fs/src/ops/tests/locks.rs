@@ -1,8 +1,9 @@
-//! S3: locks exclude each other across owners and nodes, go when they should, and leave nothing.
-//! Two overlays over one backing are two nodes.
+//! S3: locks exclude each other across owners and nodes, are given up when they should be, and leave nothing
+//! behind. Two overlays over one backing act as two nodes.
 
 use super::*;
 use crate::backing::ofd::LAST;
+use crate::requests::executor::Origin;
 use parking_lot::Mutex;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::{Receiver, channel};
@@ -10,11 +11,11 @@ use std::time::Instant;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Records what the hooks are told, and refuses when asked to.
+/// Records the calls of the hooks, and makes them fail when asked to.
 #[derive(Default)]
 pub struct Told {
     events: Mutex<Vec<(&'static str, bool)>>,
-    /// Looks at the world while a hook runs.
+    /// Called while a hook runs, to check the state at that time.
     look: Mutex<Option<Box<dyn Fn() -> bool + Send>>>,
     refuse: Mutex<Option<&'static str>>,
 }
@@ -76,7 +77,7 @@ impl Open<'_> {
             last,
             kind,
             pid: 1000 + owner as u32,
-            asker: Caller { pid: 0, ..me() },
+            caller: Caller { pid: 0, ..me() },
         }
     }
 
@@ -104,14 +105,23 @@ impl Open<'_> {
     fn until_it_waits(&self) {
         let deadline = Instant::now() + SOON;
         while self.w.fs.lock_users() == 0 {
-            assert!(Instant::now() < deadline, "nobody waits");
+            assert!(Instant::now() < deadline, "no thread waits");
         }
     }
 
     fn wait_as(&self, ask: LockRequest) -> Receiver<Result<()>> {
         let (tell, told) = channel();
-        let done = move |done| tell.send(done).unwrap();
-        self.w.fs.wait_lock(ask, Box::new(done));
+        let fs = self.w.fs.clone();
+        let origin = Origin {
+            uid: ask.caller.uid,
+            tid: ask.caller.pid,
+        };
+        let executor = &self.w.executor;
+        executor.run_apart(
+            origin,
+            move |_| fs.wait_for(&ask),
+            move |waited| tell.send(waited).unwrap(),
+        );
         told
     }
 }
@@ -185,7 +195,7 @@ fn upgrades_and_downgrades() {
     a.lock(1, SHARED, ALL);
     b.lock(1, SHARED, ALL);
     a.refused(1, EXCLUSIVE, ALL);
-    // What it had stays.
+    // The owner still has its shared lock.
     b.refused(1, EXCLUSIVE, ALL);
     b.lock(1, None, ALL);
     a.lock(1, EXCLUSIVE, ALL);
@@ -215,7 +225,7 @@ fn getlk_names_a_local_holder_and_not_a_remote_one() {
         pid: 1001,
     };
     assert_eq!(a.get(2, SHARED, ALL), Some(found));
-    // With a description of its own, too.
+    // The result is the same if the asking owner has a description of its own.
     a.lock(2, SHARED, (0, 0));
     assert_eq!(a.get(2, SHARED, ALL), Some(found));
     let remote = Conflict { pid: 0, ..found };
@@ -227,7 +237,7 @@ fn getlk_names_a_local_holder_and_not_a_remote_one() {
     assert_eq!(a.w.fs.lock_owners(), 1);
 }
 
-/// Descriptors of this node's `f`. Other tests run beside this one and have their own.
+/// Number of descriptors of this node's `f`. Tests that run at the same time have files of their own.
 fn descriptors(w: &World) -> usize {
     let path = w.path("f").canonicalize().unwrap();
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -235,12 +245,12 @@ fn descriptors(w: &World) -> usize {
         .count()
 }
 
-/// Nothing that locks need is left when they are gone: no description, no count.
+/// When locks are given up nothing that they needed is left: no description, no count.
 #[test]
 fn flush_and_release_drop_locks_and_descriptors() {
     let [a, b] = nodes();
     let (one, two, other) = (open_f(&a), open_f(&a), open_f(&b));
-    // POSIX: a close of any handle drops all of the process.
+    // POSIX: a close of any handle gives up all locks of the process.
     one.lock(1, EXCLUSIVE, (0, 9));
     two.lock(1, SHARED, (20, 29));
     two.lock(2, EXCLUSIVE, (40, 49));
@@ -251,7 +261,7 @@ fn flush_and_release_drop_locks_and_descriptors() {
     assert!(a.fs.has_locks(two.fh), "of the other owner");
     other.lock(9, EXCLUSIVE, (0, 29));
     other.refused(9, EXCLUSIVE, (40, 40));
-    // flock and open-file-description locks: the last close of their open file.
+    // flock and open-file-description locks are given up by the last close of their open file.
     a.fs.release(two.fh).unwrap();
     other.lock(9, EXCLUSIVE, (40, 49));
     assert_eq!(a.fs.lock_owners(), 0);
@@ -259,7 +269,7 @@ fn flush_and_release_drop_locks_and_descriptors() {
     b.fs.release(other.fh).unwrap();
     assert_eq!(b.fs.lock_owners(), 0);
     for w in [&a, &b] {
-        // One for each lookup.
+        // Undo each lookup.
         for _ in 0..2 {
             w.fs.undo_lookup(one.node);
         }
@@ -292,7 +302,7 @@ fn a_removed_file_can_be_locked_while_it_is_open() {
     assert_eq!(w.fs.known_inodes(), 1);
 }
 
-/// Descriptors of locks count as handles do: they cannot take the last ones.
+/// Descriptors of locks count as those of handles do: they cannot use up the last descriptors.
 #[test]
 fn without_descriptors_locks_are_refused() {
     let w = world();
@@ -320,8 +330,8 @@ fn a_thousand_locks_leave_no_descriptor() {
     assert_eq!(w.fs.lock_owners(), 0);
 }
 
-/// A lock is refreshed under after it is held and before it is answered; it is published under
-/// while it is still held. `true` says that another node was kept out meanwhile.
+/// The refresh runs after a lock is held and before the request is answered; the publication runs while the
+/// lock is still held. `true` means that another node could not take the lock meanwhile.
 #[test]
 fn the_hooks_run_while_the_lock_is_held() {
     let [a, b] = nodes();
@@ -342,7 +352,7 @@ fn the_hooks_run_while_the_lock_is_held() {
     assert_eq!(told.events(), [("taken", true)]);
     f.lock(1, SHARED, (5, 5));
     assert_eq!(told.events(), [("going", true), ("taken", true)]);
-    // Nothing to give up, nothing to tell.
+    // There is no lock to give up, so no hook is called.
     f.lock(2, None, ALL);
     f.lock(1, None, (0, 9));
     assert_eq!(told.events(), [("going", true)]);
@@ -366,7 +376,7 @@ fn a_lock_that_cannot_be_refreshed_is_given_back() {
     *a.fs.locks.told.refuse.lock() = Some("taken");
     let error = f.set(1, EXCLUSIVE, (0, 29)).unwrap_err();
     assert_eq!(error.errno(), libc::ENODEV);
-    // What was held before is held as before.
+    // The locks that were held before are still held.
     other.lock(1, EXCLUSIVE, (0, 9));
     other.lock(1, EXCLUSIVE, (20, 29));
     other.lock(1, SHARED, (10, 19));
@@ -402,7 +412,7 @@ fn waiters_get_it_from_both_sides_one_at_a_time() {
     f.lock(1, EXCLUSIVE, ALL);
     let (here, there) = (f.wait(2, EXCLUSIVE, ALL), other.wait(2, EXCLUSIVE, ALL));
     let deadline = Instant::now() + SOON;
-    while a.fs.lock_waiters() + b.fs.lock_waiters() < 2 {
+    while a.executor.lock_waits() + b.executor.lock_waits() < 2 {
         assert!(Instant::now() < deadline, "they wait");
     }
     here.try_recv().unwrap_err();
@@ -421,11 +431,11 @@ fn waiters_get_it_from_both_sides_one_at_a_time() {
         }
         assert!(Instant::now() < deadline, "only {got:?} got it");
     }
-    assert_eq!(a.fs.lock_waiters() + b.fs.lock_waiters(), 0);
+    assert_eq!(a.executor.lock_waits() + b.executor.lock_waits(), 0);
     assert_eq!(a.fs.lock_owners() + b.fs.lock_owners(), 0);
 }
 
-/// One owner with two threads: what the other does meanwhile does not give it a second
+/// One owner with two threads: what one thread does while the other waits must not give the owner a second
 /// description, with which it would lock itself out.
 #[test]
 fn a_flush_beside_a_waiter_of_the_same_owner() {
@@ -463,16 +473,16 @@ fn a_lock_that_comes_after_its_handle_is_gone_is_given_back() {
 }
 
 #[test]
-fn a_waiter_whose_asker_is_gone_gives_up_and_so_do_all_at_the_end() {
+fn a_waiter_whose_caller_is_gone_gives_up_and_so_do_all_at_the_end() {
     let [a, b] = nodes();
     let (f, other) = (open_f(&a), open_f(&b));
     other.lock(1, EXCLUSIVE, ALL);
     let mut ask = f.ask(1, SHARED, ALL);
-    ask.asker.pid = u32::MAX - 1;
+    ask.caller.pid = u32::MAX - 1;
     let gone = f.wait_as(ask).recv_timeout(SOON).unwrap().unwrap_err();
     assert_eq!(gone.errno(), libc::EINTR);
     let waiter = f.wait(1, SHARED, ALL);
-    a.fs.end_lock_waits();
+    a.executor.end();
     let ended = waiter.recv_timeout(SOON).unwrap().unwrap_err();
     assert_eq!(ended.errno(), libc::EINTR);
     assert_eq!(a.fs.lock_owners(), 0);

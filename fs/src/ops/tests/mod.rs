@@ -1,4 +1,4 @@
-//! Operations without a mount: a real directory, a real store, and a caller.
+//! Operations without a mount: with a real directory, a real store, and a caller.
 
 mod data;
 pub mod locks;
@@ -9,8 +9,13 @@ mod rights;
 mod subfiles;
 
 use super::*;
+use crate::requests::executor::Executor;
 use crate::types::{ROOT, SetAttr};
-use layout_index::{ByteRange, DiskFile, Drained, File, RealDisk, SpaceOptions, StoreOptions};
+use layout_index::policy::Absorb;
+use layout_index::{
+    ByteRange, CanonicalFiles, DiskFile, Drained, File, FileSettings, RealDisk, SpaceOptions,
+    StoreOptions,
+};
 use std::ffi::OsStr;
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -19,6 +24,7 @@ pub const RDWR: i32 = libc::O_RDWR;
 
 pub struct World {
     pub fs: Arc<Overlay>,
+    pub executor: Arc<Executor>,
     pub backing: PathBuf,
     _dir: Arc<tempfile::TempDir>,
 }
@@ -41,7 +47,7 @@ pub fn world_with(absorb: bool) -> World {
     node_in(&dir, "test", absorb)
 }
 
-/// Nodes with a store each, over one backing.
+/// Several nodes with a store each, over one backing.
 pub fn nodes<const N: usize>() -> [World; N] {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     std::fs::create_dir(dir.path().join("backing")).unwrap();
@@ -61,19 +67,24 @@ fn node_in(dir: &Arc<tempfile::TempDir>, node: &str, absorb: bool) -> World {
         },
     };
     let (store, _) = Store::open(options, Arc::new(RealDisk)).unwrap();
-    let fs = Overlay::new(OverlayOptions {
-        backing: Backing::open(&backing).unwrap(),
-        store,
+    store.set_file_settings(FileSettings {
         absorb: if absorb { Absorb::On } else { Absorb::Off },
+        ..FileSettings::default()
+    });
+    let below_mount = Backing::open(&backing).unwrap();
+    let fs = Overlay::new(OverlayOptions {
+        descriptors: Descriptors::prepare(&below_mount).unwrap(),
+        backing: below_mount,
+        store,
         policies: Arc::default(),
         ttl: Duration::from_secs(1),
         placement: None,
         others: None,
         shared_locks: true,
-    })
-    .unwrap();
+    });
     World {
         fs,
+        executor: Arc::default(),
         backing,
         _dir: dir.clone(),
     }
@@ -143,7 +154,7 @@ impl World {
         self.fs.store.file(self.fs.inode(node).unwrap().id)
     }
 
-    /// What the flusher does, in its simplest form.
+    /// Does what the flusher does, in its simplest form.
     pub fn drain(&self, file: &File) {
         let canonical = self.fs.open_canonical(file).unwrap().unwrap();
         drain_to(file, &*canonical);

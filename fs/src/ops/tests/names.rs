@@ -5,7 +5,7 @@ fn list(w: &World, plus: bool) -> Vec<String> {
     let fh = w.fs.opendir(&me(), ROOT).unwrap();
     let mut names = vec![];
     let mut at = 0;
-    // One entry at a time, so that every offset is used.
+    // List one entry at a time, so that every offset is used.
     loop {
         let mut seen = None;
         if plus {
@@ -259,7 +259,7 @@ fn node_numbers_are_inode_numbers() {
 }
 
 #[test]
-fn whoever_forgets_frees_nothing() {
+fn forgetting_frees_nothing() {
     let w = world();
     let (node, fh) = w.create("f");
     w.fs.release(fh).unwrap();

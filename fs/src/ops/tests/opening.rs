@@ -2,7 +2,7 @@ use super::*;
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 
-/// Counts what would be registered with the kernel.
+/// Counts the files that would be registered with the kernel.
 #[derive(Default)]
 struct Kernel {
     registered: Cell<usize>,
@@ -39,7 +39,7 @@ fn readers_of_clean_files_pass_through_and_writers_follow() {
     let (writer, through) = open(&w, node, RDWR, &kernel);
     assert!(through);
     assert_eq!(kernel.registered.get(), 1);
-    // What the kernel still sends for such a handle goes to the canonical file.
+    // Requests that the kernel still sends for such a handle go to the canonical file.
     w.write(writer, 0, b"C");
     assert_eq!(w.canonical("f"), b"Clean");
     assert!(w.store_file(node).is_clean());
@@ -48,7 +48,7 @@ fn readers_of_clean_files_pass_through_and_writers_follow() {
     assert!(through);
     w.fs.release(writer).unwrap();
     w.fs.release(third).unwrap();
-    // All closed: the next one decides anew.
+    // All handles are closed: the next open decides again.
     let (_, through) = open(&w, node, RDWR, &kernel);
     assert!(!through);
 }
@@ -65,7 +65,7 @@ fn readers_follow_writers() {
     w.write(writer, 0, b"D");
     w.fs.release(writer).unwrap();
     w.fs.release(reader).unwrap();
-    // Dirty: the canonical file is not the truth.
+    // The file is dirty, so the canonical file is out of date.
     let (reader, through) = open(&w, node, libc::O_RDONLY, &kernel);
     assert!(!through);
     assert_eq!(w.read(reader, 0, 10), b"Dlean");
@@ -167,12 +167,12 @@ fn without_descriptors_new_files_are_refused_and_old_ones_work() {
             .map(drop),
     );
     refused(w.fs.open(&me(), node, RDWR | libc::O_TRUNC, None).map(drop));
-    // Nothing was made or cut on the way.
+    // The refused operations have made or cut nothing.
     assert!(!w.path("d").exists() && !w.path("g").exists());
     w.write(fh, 0, b"goes on");
     assert_eq!(w.read(fh, 0, 10), b"goes on");
     assert_eq!(w.lookup("f").unwrap().attr.ino, node);
-    // A listing has all names, also of entries that cannot be known.
+    // A listing has all names, also those of entries that get no node.
     let mut names = vec![];
     let mut at = 0;
     loop {

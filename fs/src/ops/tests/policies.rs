@@ -1,4 +1,4 @@
-//! Policies without a mount: what an open learns, and what a new file takes over.
+//! Policies without a mount: what an open reads, and what a new file takes over.
 
 use super::*;
 use crate::backing::sys;
@@ -26,17 +26,17 @@ fn create_in(world: &World, dir: u64, name: &str) -> (u64, u64) {
     (entry.attr.ino, opened.fh)
 }
 
-/// What another node does, or somebody without a mount.
+/// Sets an attribute as another node would, or a user without a mount.
 fn set_below(world: &World, file: &str, key: &str, value: &str) {
     let name = std::ffi::CString::new(format!("user.forebay.{key}")).unwrap();
     let file = std::fs::File::open(world.path(file)).unwrap();
     sys::setxattr(file.as_fd(), &name, value.as_bytes(), 0).unwrap();
 }
 
-/// As if the file's attributes had been listed a day later than they were: it has not changed for long.
+/// Makes the file's attributes look as if they had been listed a day later, when the file had long been unchanged.
 fn a_day_later(world: &World, node: u64) {
     let inode = world.fs.inode(node).unwrap();
-    // Whatever changes it from here on is at least not within the same tick.
+    // Later changes of the file must at least not be within the same clock tick.
     let ctime = |fd: std::os::fd::BorrowedFd<'_>| sys::glance(fd).unwrap().ctime;
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
@@ -49,14 +49,15 @@ fn a_day_later(world: &World, node: u64) {
     inode.learned.lock().as_mut().unwrap().at.0 += 86_400_000_000_000;
 }
 
-/// How often attributes are listed meanwhile.
+/// How often attributes are listed during `act`.
 fn lists(act: impl FnOnce()) -> usize {
     let before = sys::LISTED.get();
     act();
     sys::LISTED.get() - before
 }
 
-/// S10.5: what is set counts at once for those who look at the file, and for writes from the next open on.
+/// S10.5: a change counts at once for everything that reads the file's policy, and for
+/// writes from the next open on.
 #[test]
 fn an_attribute_counts_at_once_and_absorb_from_the_next_open() {
     let world = world();
@@ -82,7 +83,8 @@ fn an_attribute_counts_at_once_and_absorb_from_the_next_open() {
     assert_eq!(world.canonical("f"), b"Absorbed and through");
 }
 
-/// S10.2: from directories above, the nearest first, when it is made and not later; also by mknod.
+/// S10.2: a file takes over attributes of the directories above it, the nearest first, when it is made and
+/// not later; also if mknod makes it.
 #[test]
 fn new_files_take_over_what_is_above_them() {
     let world = world();
@@ -105,7 +107,7 @@ fn new_files_take_over_what_is_above_them() {
         assert_eq!(policy.drain, Some(Drain::OnClose));
         assert_eq!(policy.keep, Some(true));
     }
-    // In another directory, through another name, by somebody who only knows the file.
+    // The policy is the same in another directory, under another name, and for a caller that only knows the file.
     world
         .fs
         .rename(&me(), b, os("after"), ROOT, os("moved"), 0)
@@ -121,7 +123,7 @@ fn new_files_take_over_what_is_above_them() {
     assert_eq!(of(Key::Close).source, crate::policy::Source::Default);
 }
 
-/// S10.3: refused, and nothing is left of it.
+/// S10.3: such an attribute is refused, and nothing is left of it.
 #[test]
 fn nonsense_is_refused() {
     let world = world();
@@ -143,7 +145,7 @@ fn nonsense_is_refused() {
 fn what_is_set_elsewhere_counts_from_the_next_open() {
     let world = world();
     let (node, writer) = world.create("f");
-    // So that the time of change that is shown is not the backing's (S1.3).
+    // After this write the ctime that is shown is not the backing's (S1.3).
     world.write(writer, 0, b"undrained");
     let drain = || {
         let fh = world.open(node, libc::O_RDONLY);

@@ -1,4 +1,4 @@
-//! Other users' requests. These need root; an ordinary user's daemon has one caller only.
+//! Requests of other users. These tests need root; an ordinary user's daemon has only one caller.
 
 use super::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -106,7 +106,7 @@ fn a_write_takes_setuid_away_and_root_keeps_it() {
     w.fs.write(&handle, 0, b"y", true, false).unwrap();
     assert_eq!(mode(&w, "s"), 0o777);
     assert!(w.fs.try_write(&handle, 1, b"z", true));
-    // Set again through the mount: the next write looks again.
+    // Setuid is set again through the mount: the next write checks again.
     let again = SetAttr {
         mode: Some(0o4777),
         ..SetAttr::default()
@@ -136,7 +136,7 @@ fn the_kernel_may_take_setuid_away_in_a_writers_name() {
     };
     chmod(libc::S_IFREG | 0o666).unwrap();
     assert_eq!(mode(&w, "s"), 0o666);
-    // Only that: neither setting bits nor changing others.
+    // Clearing setuid is the only change that is allowed: neither setting bits nor changing other bits is.
     assert_eq!(chmod(0o4666).unwrap_err().errno(), libc::EPERM);
     assert_eq!(chmod(0o644).unwrap_err().errno(), libc::EPERM);
     assert_eq!(chmod(0o666).unwrap_err().errno(), libc::EPERM);
@@ -173,7 +173,7 @@ fn a_swapped_link_leads_nowhere() {
     let dir = w.lookup("d").unwrap().attr.ino;
     std::fs::rename(w.path("d"), w.path("d2")).unwrap();
     std::os::unix::fs::symlink("/etc", w.path("d")).unwrap();
-    // The node is still the directory it was.
+    // The node still stands for the same directory.
     let entry = w.fs.lookup(&ALICE, dir, os("passwd")).unwrap();
     assert_eq!(entry.attr.size, 4);
     let link = w.lookup("d").unwrap().attr.ino;
@@ -181,7 +181,7 @@ fn a_swapped_link_leads_nowhere() {
     assert_eq!(e.errno(), libc::ENOTDIR);
 }
 
-/// Debug builds refuse to call the store with another identity in force.
+/// Debug builds panic if the store is called while another identity is in force.
 #[test]
 fn the_store_is_only_called_as_the_daemon() {
     let w = shared_world();
@@ -196,7 +196,7 @@ fn the_store_is_only_called_as_the_daemon() {
     w.fs.link(&ALICE, node, ROOT, os("b")).unwrap();
     let dir = w.fs.opendir(&ALICE, ROOT).unwrap();
     let known = w.fs.known_inodes();
-    // Every entry is full at once: each lookup is undone, that of a removed file too.
+    // The callback accepts no entry, so each lookup is undone, also that of a removed file.
     std::fs::write(w.path("c"), "").unwrap();
     let mut at = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Reads of bytes that are in a subfile, while the drain goes on.
+//! Reads of bytes that are in a subfile, during a drain.
 
 use super::*;
 use layout_index::checksum::crc32c;
@@ -9,16 +9,16 @@ use std::path::Path;
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// A storage target that is a directory.
+/// A storage target made of a directory.
 struct Target {
     dir: PathBuf,
-    /// Comes between the first wish for a subfile and its opening.
+    /// Runs between the first request for a subfile and its opening.
     meanwhile: Mutex<Option<Meanwhile>>,
 }
 
 impl Subfiles for Target {
     fn open(&self, row: &SubfileRow) -> io::Result<Arc<dyn DiskFile>> {
-        // Not held: the drain opens subfiles, too.
+        // The lock is not held during this call: the drain opens subfiles, too.
         let meanwhile = self.meanwhile.lock().take();
         if let Some(meanwhile) = meanwhile {
             std::thread::spawn(meanwhile).join().unwrap();
@@ -27,8 +27,8 @@ impl Subfiles for Target {
     }
 }
 
-/// Moves `bytes`, which are all of the file, from the log to a subfile in `dir`. Nobody has it open
-/// then, as after a restart.
+/// Moves `bytes`, which are all of the file, from the log to a subfile in `dir`. Afterwards the subfile is
+/// not open, as after a restart.
 fn move_out(w: &World, file: &File, bytes: &[u8], dir: &Path) {
     let store = w.fs.store();
     let no = store.new_subfile_no();

@@ -32,7 +32,7 @@ fn own_and_inherited_ones() {
     for key in Key::ALL {
         given.inherit(key, &above, "run 7/with blank");
     }
-    // A nearer directory has spoken.
+    // A nearer directory has set this key already.
     let mut higher = FilePolicy::default();
     higher.set(Key::Keep, "false").unwrap();
     given.inherit(Key::Keep, &higher, ".");
@@ -44,7 +44,7 @@ fn own_and_inherited_ones() {
     assert!(found.bad.is_empty(), "{:?}", found.bad);
 }
 
-/// S10.3: what makes no sense is told, counts as not there, and leaves the rest as it is.
+/// S10.3: an attribute that makes no sense is reported, counts as absent, and leaves the others as they are.
 #[test]
 fn nonsense_is_told_and_ignored() {
     let file = file();

@@ -48,7 +48,7 @@ fn stars_stay_within_a_directory_and_two_do_not() {
     }
 }
 
-/// Names are bytes; a glob is text, and its wildcards match any of them: `?` one byte.
+/// Names are bytes; a glob is text, and its wildcards match any bytes: `?` matches one byte.
 #[test]
 fn odd_bytes_in_names() {
     assert!(matches("a/*.h5", b"a/\xff\xfe.h5"));
@@ -71,7 +71,7 @@ fn in_their_order_whatever_matches() {
     assert_eq!(numbers, [1, 2, 4]);
 }
 
-/// S8.12: refused with a sentence, and nothing of it takes long or goes deep.
+/// S8.12: hostile globs are refused with a message, and none of them takes long or recurses deeply.
 #[test]
 fn hostile_globs() {
     let long = "a".repeat(LONGEST_GLOB + 1);
@@ -102,7 +102,7 @@ fn hostile_globs() {
     assert!(Rules::new(many).unwrap_err().contains("too many"));
 }
 
-/// What makes a matcher that tries again take for ever does not here.
+/// Globs that make a backtracking matcher run for ever do not do so here.
 #[test]
 fn stars_without_end_take_no_time() {
     let glob = "*a".repeat(300) + "b";
@@ -114,7 +114,7 @@ fn stars_without_end_take_no_time() {
     for glob in [glob, slashes, braces] {
         let rules = match Rules::new(vec![rule(&glob)]) {
             Ok(rules) => rules,
-            // Too large is an answer, too.
+            // It is also right to refuse the glob as too large.
             Err(said) => {
                 assert!(said.len() < 400, "{said}");
                 continue;

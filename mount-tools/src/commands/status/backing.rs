@@ -1,4 +1,4 @@
-//! `forebay status --backing`: what all nodes say in the directory that they share.
+//! `forebay status --backing`: reports what all nodes have written to the shared directory.
 
 use crate::checks;
 use crate::daemon::wiring;
@@ -7,8 +7,8 @@ use crate::output::table::{Align, Table};
 use crate::output::{self, Style, plain};
 use crate::units;
 use forebay_fs::Backing;
-use layout_index::commons::{Commons, NodeRecord};
-use layout_index::peers::{self, SurveyedFile};
+use layout_index::sharing::peers::{self, SurveyedFile};
+use layout_index::sharing::shared_dir::{NodeRecord, SharedDir};
 use layout_index::{Intro, NodeId};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,19 +30,19 @@ pub struct Node {
     /// `mounted`, `left`, or what is wrong with its record.
     pub state: String,
     pub lease_seconds: Option<f64>,
-    /// By the clock of the file system, which need not be this machine's.
+    /// Time since the last heartbeat, by the clock of the file system, which need not be this machine's.
     pub heard_seconds_ago: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Shared {
     pub id: String,
-    /// Below the backing, if it was found.
+    /// Path below the backing, if the file was found.
     pub path: Option<PathBuf>,
     pub epoch: u64,
     pub published: Vec<Published>,
-    /// Nodes that have closed it and not published what they wrote.
-    pub promised: Vec<String>,
+    /// Nodes with a pending announcement: they have closed the file and not published what they wrote.
+    pub announced: Vec<String>,
     pub drained_by: Option<String>,
     pub domains_done: Option<usize>,
     pub domains: Option<u32>,
@@ -60,25 +60,23 @@ pub fn show(dir: &Path, json: bool, line: bool) -> Result<()> {
     let path = checks::bare_backing(dir)?;
     let backing = wiring::open_backing(&path)?;
     let report = match look(&backing)? {
-        Some(commons) => report(path, &backing, &commons)?,
+        Some(shared_dir) => report(path, &backing, &shared_dir)?,
         None => Report {
             backing: path,
             nodes: Vec::new(),
             files: Vec::new(),
         },
     };
-    let shown = if json {
-        output::print_json(&report, !line)
-    } else {
-        output::print(&render(&report, Style::for_stdout()))
-    };
-    shown.map_err(super::super::output_failed)
+    match json && line {
+        true => output::print_json(&report, false),
+        false => output::report(&report, json, render),
+    }
 }
 
-/// The shared directory of a backing, to be looked at.
-pub fn look(backing: &Backing) -> Result<Option<Commons>> {
+/// Opens the shared directory of a backing for reading only; `None` if there is none.
+pub fn look(backing: &Backing) -> Result<Option<SharedDir>> {
     let root = backing.root().try_clone_to_owned();
-    root.and_then(Commons::look)
+    root.and_then(SharedDir::look)
         .map_err(|e| match e.raw_os_error() {
             Some(libc::EACCES) => Failure::new(
                 Code::Denied,
@@ -90,9 +88,9 @@ pub fn look(backing: &Backing) -> Result<Option<Commons>> {
         })
 }
 
-fn report(path: PathBuf, backing: &Backing, commons: &Commons) -> Result<Report> {
+fn report(path: PathBuf, backing: &Backing, shared_dir: &SharedDir) -> Result<Report> {
     let failed = |e: std::io::Error| Failure::failed(format!("the shared directory: {e}"));
-    let survey = peers::survey(commons).map_err(failed)?;
+    let survey = peers::survey(shared_dir).map_err(failed)?;
     let names = names(&survey.nodes);
     Ok(Report {
         backing: path,
@@ -105,7 +103,7 @@ fn report(path: PathBuf, backing: &Backing, commons: &Commons) -> Result<Report>
     })
 }
 
-/// What people call the nodes.
+/// Returns the names of the nodes, by their ids.
 pub fn names(nodes: &[NodeRecord]) -> BTreeMap<NodeId, String> {
     let named = |n: &NodeRecord| Some((n.id, n.state.as_ref().ok()?.name.clone()));
     nodes.iter().filter_map(named).collect()
@@ -131,14 +129,14 @@ fn node(node: &NodeRecord) -> Node {
     }
 }
 
-/// Where the canonical file is now.
+/// Returns the current path of the canonical file below the backing, if it can be found.
 pub fn path_of(backing: &Backing, file: &SurveyedFile) -> Option<PathBuf> {
     let hint = Intro {
         handle: file.handle.clone(),
         ..Intro::default()
     };
     if hint.handle.is_empty() {
-        // Only a search through the whole backing would tell.
+        // Without a handle, only a search through the whole backing would find the file.
         return None;
     }
     let found = backing.find(file.id, &hint).ok()??;
@@ -166,7 +164,7 @@ fn shared(backing: &Backing, names: &BTreeMap<NodeId, String>, file: &SurveyedFi
         path: path_of(backing, file),
         epoch: file.epoch.0,
         published,
-        promised: file.promised.iter().map(|id| name(names, *id)).collect(),
+        announced: file.announced.iter().map(|id| name(names, *id)).collect(),
         drained_by: file.holder.map(|id| name(names, id)),
         domains_done: file.round.map(|(done, _)| done),
         domains: file.round.map(|(_, all)| all),
@@ -210,7 +208,7 @@ fn render(report: &Report, style: Style) -> String {
         ("file", Align::Left),
         ("epoch", Align::Right),
         ("published", Align::Left),
-        ("promised by", Align::Left),
+        ("announced by", Align::Left),
         ("drained by", Align::Left),
     ]);
     for file in &report.files {
@@ -222,7 +220,7 @@ fn render(report: &Report, style: Style) -> String {
         let by = match (&file.drained_by, file.domains_done, file.domains) {
             (Some(by), Some(done), Some(all)) => format!("{by} ({done} of {all} domains)"),
             (Some(by), ..) => by.clone(),
-            (None, Some(done), Some(all)) => format!("nobody ({done} of {all} domains)"),
+            (None, Some(done), Some(all)) => format!("no node ({done} of {all} domains)"),
             _ => "-".to_owned(),
         };
         let path = file.path.as_ref().map(|p| p.display().to_string());
@@ -230,7 +228,7 @@ fn render(report: &Report, style: Style) -> String {
             plain(path.as_deref().unwrap_or(&file.id)),
             file.epoch.to_string(),
             plain(&published.join(", ")),
-            plain(&file.promised.join(", ")),
+            plain(&file.announced.join(", ")),
             plain(&by),
         ]);
         for problem in &file.problems {
@@ -265,7 +263,7 @@ mod tests {
                     batches: 1,
                     bytes: 2048,
                 }],
-                promised: vec!["n1".into()],
+                announced: vec!["n1".into()],
                 drained_by: Some("n0".into()),
                 domains_done: Some(1),
                 domains: Some(4),

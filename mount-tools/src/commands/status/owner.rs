@@ -1,9 +1,9 @@
-//! What root shows of other users' mounts and stores.
+//! Shows root the mounts and stores of other users.
 //!
-//! Everything that leads to such a mount (the entry that names socket and store, the store itself) is
-//! that user's word, and may be a link, a FIFO or a file system that does not answer. So root does not look
-//! at it: a process with that user's rights does, and what it says counts as that user's answer. It gets
-//! [`PATIENCE`]; one that hangs is killed and not waited for.
+//! Everything that leads to such a mount (the entry that names socket and store, the store itself) is under
+//! that user's control, and may be a link, a FIFO or a file system that does not answer. So root does not
+//! access it itself: a process with that user's rights does, and its output counts as that user's answer. The
+//! process gets [`PATIENCE`]; if it hangs, it is killed and not waited for.
 
 use crate::exit_codes::{Code, Failure, Result};
 use crate::holders::user_name;
@@ -20,16 +20,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A report has at most 1000 files.
+/// Longest report that is read. A report has at most 1000 files.
 const LONGEST: u64 = 16 << 20;
-/// Of users without one of their own: it owns nothing.
+/// Group for users that the user database does not know. It owns nothing.
 const NO_GROUP: u32 = 65534;
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// The other user whose mount `dir` is on. By its name alone: nothing is looked up there.
+/// Returns the other user whose mount `dir` is on. Only compares path names: nothing is looked up on the
+/// mount.
 pub fn of_mount(dir: &Path) -> Option<u32> {
     if !is_root() {
         return None;
@@ -41,7 +42,7 @@ pub fn of_mount(dir: &Path) -> Option<u32> {
     topmost.map(|(_, uid)| uid)
 }
 
-/// The other user whose store `dir` is.
+/// Returns the other user whose store `dir` is.
 pub fn of_store(dir: &Path) -> Option<u32> {
     if !is_root() {
         return None;
@@ -50,7 +51,7 @@ pub fn of_store(dir: &Path) -> Option<u32> {
     Some(meta.uid()).filter(|uid| *uid != 0)
 }
 
-/// This program, to be run as another user.
+/// Returns a command that runs this program as another user.
 fn forebay_as(uid: u32, gid: u32) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
@@ -63,14 +64,13 @@ fn forebay_as(uid: u32, gid: u32) -> Command {
     if let Some(dir) = std::env::var_os("FOREBAY_RUNTIME_DIR") {
         command.env("FOREBAY_RUNTIME_DIR", dir);
     }
-    // The user may trace a process of its own: it must have no way to root's terminal.
-    // SAFETY: setsid is all that is called between fork and exec, and is safe there.
+    // SAFETY: setsid is async-signal-safe. The user may trace this process, so it must have no way to root's terminal.
     unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
     command
 }
 
-/// The mount at `point` is another user's, and that user finds it dead. The kernel lets no other in, nor the user with
-/// another group.
+/// Whether the mount at `point` belongs to another user and is dead for that user. The kernel lets no other
+/// user in, nor this user with another group.
 pub fn is_dead(point: &Path) -> Result<bool> {
     let cannot =
         |e: std::io::Error| Failure::failed(format!("cannot look at {}: {e}", point.display()));
@@ -87,7 +87,7 @@ pub fn is_dead(point: &Path) -> Result<bool> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(cannot)?;
-    // One that does not end waits for a daemon, which lives then.
+    // A process that does not end waits for a daemon, so the daemon is alive.
     if !Watched::new(child.id()).is_some_and(|child| child.wait(PATIENCE)) {
         child.kill().map_err(cannot)?;
         return Ok(false);
@@ -95,7 +95,7 @@ pub fn is_dead(point: &Path) -> Result<bool> {
     Ok(child.wait().map_err(cannot)?.success())
 }
 
-/// `forebay status OPTION PATH` as `uid`.
+/// Runs `forebay status OPTION PATH` as `uid`.
 pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
     let what = path.display();
     let cannot = |e: std::io::Error| Failure::failed(format!("cannot look at {what}: {e}"));
@@ -117,7 +117,7 @@ pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
         said.recv_timeout(left()),
         complained.recv_timeout(left().max(Duration::from_millis(1))),
     ) else {
-        // It may be where no signal ends it: it is left to the system then.
+        // The child may hang where no signal ends it. It is then left to the system.
         if let Err(e) = child.kill() {
             eprintln!("forebay: {e}");
         }
@@ -129,7 +129,7 @@ pub fn ask(option: &str, path: &Path, uid: u32) -> Result<StatusReport> {
             ),
         ));
     };
-    // Both of its pipes are closed, so the child is ending; one that is not is left to the system.
+    // Both of the child's pipes are closed, so it is ending. If it does not, it is left to the system.
     if let Err(e) = child.try_wait() {
         eprintln!("forebay: {e}");
     }
@@ -161,7 +161,8 @@ fn name(uid: u32) -> String {
     format!("user {}", plain(&user_name(uid)))
 }
 
-/// For root's list: mounts that were not asked, because they are other users' word.
+/// Lines for root's list that name other users' mounts. These were not asked, because root trusts only
+/// entries that root has written.
 pub fn mounts_of_others() -> String {
     if !is_root() {
         return String::new();

@@ -1,8 +1,9 @@
-//! What a node has published and its files do not have yet. The store has forgotten it; the directory that nodes share
-//! below the backing knows of it.
+//! Finds data that a node has published and that the canonical files do not have yet. The store no longer
+//! lists such data; the shared directory below the backing does.
 //!
-//! The backing may hang, and a thread that hangs there would keep this command from ending. So a process of its own
-//! looks (this program once more, with `--published-by`) and gets [`PATIENCE`]; one that hangs is killed and not waited for.
+//! The backing may hang, and a thread that hangs there would keep this command from ending. So a separate
+//! process reads the shared directory (this program once more, with `--published-by`). It gets [`PATIENCE`];
+//! if it hangs, it is killed and not waited for.
 
 use super::backing;
 use crate::checks;
@@ -11,7 +12,7 @@ use crate::exit_codes::{Code, Failure, Result};
 use crate::output;
 use crate::process::Watched;
 use forebay_fs::Backing;
-use layout_index::peers::{self, SurveyedFile};
+use layout_index::sharing::peers::{self, SurveyedFile};
 use layout_index::{FileId, Intro, NodeId};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
@@ -22,28 +23,28 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Less than root waits for a process that asks as another user.
+/// Must be less than root waits for a process that asks as another user (`owner.rs`).
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A killed process ends in less, unless it hangs.
+/// A killed process ends within this time, unless it hangs.
 const END: Duration = Duration::from_millis(200);
 
-/// A file that has less in the backing than this node has published of it.
+/// A file whose canonical file lacks some of what this node has published.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Published {
     pub id: FileId,
     pub bytes: u64,
-    /// Where the last of these bytes ends.
+    /// End of the last of these bytes.
     pub end: u64,
-    /// What keeps this from being known.
+    /// Why these numbers cannot be known exactly.
     pub problems: Vec<String>,
 }
 
-/// The canonical file, where it was found.
+/// A canonical file that was found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Canonical {
     pub id: FileId,
-    /// Below the backing.
+    /// Path below the backing.
     pub path: PathBuf,
     pub size: u64,
     pub uid: u32,
@@ -51,8 +52,8 @@ pub struct Canonical {
 
 type Files = Result<Vec<Published>, String>;
 
-/// What `node` has published over `backing`, and the canonical files that could be found in time. An error says why it
-/// cannot be known.
+/// Returns what `node` has published over `backing`, and the canonical files that could be found in time. The
+/// error says why this cannot be known.
 pub fn by(node: NodeId, backing: &Path) -> Result<(Vec<Published>, Vec<Canonical>), String> {
     let cannot = |e: std::io::Error| e.to_string();
     let mut child = Command::new("/proc/self/exe")
@@ -71,7 +72,7 @@ pub fn by(node: NodeId, backing: &Path) -> Result<(Vec<Published>, Vec<Canonical
         let lines = said
             .into_iter()
             .flat_map(|said| BufReader::new(said).lines());
-        // After a line that is not sent the caller has given up.
+        // If a line cannot be sent, the caller has given up.
         lines
             .map_while(|line| line.ok())
             .try_for_each(|line| send.send(line).map_err(drop))
@@ -83,7 +84,8 @@ pub fn by(node: NodeId, backing: &Path) -> Result<(Vec<Published>, Vec<Canonical
     };
     let files = next().map(|line| serde_json::from_str::<Files>(&line));
     let canonicals = next().and_then(|line| serde_json::from_str(&line).ok());
-    // It has said all, or hangs where no signal may end it: it is left to the system then.
+    // The child has printed everything, or it hangs where perhaps no signal ends it. In that case it is left
+    // to the system.
     child.kill().map_err(cannot)?;
     if Watched::new(child.id()).is_none_or(|child| child.wait(END)) {
         child.try_wait().map_err(cannot)?;
@@ -98,7 +100,8 @@ pub fn by(node: NodeId, backing: &Path) -> Result<(Vec<Published>, Vec<Canonical
     }
 }
 
-/// In the process that looks: one line as soon as it is known what is published, and one with where that is.
+/// Runs in the separate process. Prints one line as soon as it knows what is published, and another one with
+/// the canonical files.
 pub fn tell(node: NodeId, dir: &Path) -> Result<Code> {
     let (files, backing) = match look(node, dir) {
         Ok(Some((files, backing))) => (Ok(files), Some(backing)),
@@ -109,7 +112,7 @@ pub fn tell(node: NodeId, dir: &Path) -> Result<Code> {
         let files = files.iter().map(published);
         files.collect()
     });
-    output::print_json(&published, false).map_err(super::super::output_failed)?;
+    output::print_json(&published, false)?;
     let canonicals: Vec<Canonical> = match (&files, &backing) {
         (Ok(files), Some(backing)) => {
             let found = files.iter().filter_map(|file| canonical(backing, file));
@@ -117,23 +120,23 @@ pub fn tell(node: NodeId, dir: &Path) -> Result<Code> {
         }
         _ => Vec::new(),
     };
-    output::print_json(&canonicals, false).map_err(super::super::output_failed)?;
+    output::print_json(&canonicals, false)?;
     Ok(Code::Ok)
 }
 
 fn look(node: NodeId, dir: &Path) -> Result<Option<(Vec<SurveyedFile>, Backing)>> {
     let dir = checks::bare_backing(dir)?;
     let me = nix::unistd::geteuid();
-    // A node shares only a directory of its own user.
+    // A node only uses a shared directory that its own user owns.
     let others = |meta: std::fs::Metadata| !me.is_root() && meta.uid() != me.as_raw();
     if std::fs::symlink_metadata(dir.join(".forebay")).is_ok_and(others) {
         return Ok(None);
     }
     let backing = wiring::open_backing(&dir)?;
-    let Some(commons) = backing::look(&backing)? else {
+    let Some(shared_dir) = backing::look(&backing)? else {
         return Ok(None);
     };
-    let files = peers::published_by(&commons, node);
+    let files = peers::published_by(&shared_dir, node);
     let files = files.map_err(|e| Failure::failed(format!("the shared directory: {e}")))?;
     Ok(Some((files, backing)))
 }
@@ -148,7 +151,8 @@ fn published(file: &SurveyedFile) -> Published {
     }
 }
 
-/// Found by its handle, which only root may use: to search the backing takes longer than it is worth.
+/// Finds the canonical file by its handle, which only root may use. A search through the backing would take
+/// longer than the answer is worth.
 fn canonical(backing: &Backing, file: &SurveyedFile) -> Option<Canonical> {
     if file.handle.is_empty() || !nix::unistd::geteuid().is_root() {
         return None;

@@ -1,4 +1,4 @@
-//! A status report for people.
+//! Formats a status report as text for people.
 
 use super::{targets, units};
 use crate::holders::user_name;
@@ -7,7 +7,7 @@ use crate::output::{Style, bar, pairs, plain};
 use crate::report::{Source, StatusReport};
 use std::path::Path;
 
-/// Files shown by name; JSON has more.
+/// Maximum number of files that are shown by name. JSON has more.
 const MOST_FILES: usize = 20;
 
 const LEFT: &str = "not mounted any more: it drains what is left, then ends";
@@ -28,8 +28,8 @@ pub fn report(r: &StatusReport, style: Style) -> String {
     for damage in r.recovery.iter().flat_map(|rec| &rec.damaged) {
         out.push_str(&format!("  {} {}\n", style.red("!"), plain(damage)));
     }
-    if let Some(fleet) = &r.targets {
-        out.push_str(&targets::table(fleet, style));
+    if let Some(targets) = &r.targets {
+        out.push_str(&targets::table(targets, style));
     }
     if !r.files.is_empty() || r.more_files > 0 {
         out.push_str(&files(r, style));
@@ -83,8 +83,8 @@ fn facts(r: &StatusReport, style: Style) -> Vec<(&'static str, String)> {
         ("backing", path(&r.backing)),
         ("store", path(&r.store.path)),
     ];
-    if let Some(fleet) = &r.targets {
-        rows.push(("targets", targets::summary(fleet, style)));
+    if let Some(targets) = &r.targets {
+        rows.push(("targets", targets::summary(targets, style)));
     }
     rows.push(("space", space(r, style)));
     let b = &r.bytes;
@@ -223,11 +223,21 @@ fn files(r: &StatusReport, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Bytes, DrainStatus, ErrorStatus, FileStatus, OverlapStatus, StoreStatus};
+    use crate::report::{
+        Bytes, DrainStatus, ErrorStatus, FileStatus, OperationStatus, OverlapStatus, StoreStatus,
+    };
     use flusher::ost::OstState;
     use layout_index::{RecoveryReport, Totals};
 
     fn sample() -> StatusReport {
+        let written = OperationStatus {
+            class: "nodes".into(),
+            count: 2,
+            errors: 1,
+            bytes: 4096,
+            p50: 0.001,
+            p99: 0.002,
+        };
         StatusReport {
             source: Source::Daemon,
             version: "0".into(),
@@ -237,7 +247,7 @@ mod tests {
             mount: Some("/scratch".into()),
             mounted: Some(true),
             backing: "/scratch".into(),
-            targets: Some(targets::tests::fleet(&[
+            targets: Some(targets::tests::targets(&[
                 OstState::LeftOut,
                 OstState::Stalled,
             ])),
@@ -271,6 +281,7 @@ mod tests {
             more_files: 3,
             more_undrained: 7 << 20,
             open_handles: Some(2),
+            operations: [("write".into(), written)].into(),
             drain: Some(DrainStatus {
                 policy: flusher::Policy::OnClose,
                 rate: 1048576.0,
@@ -352,6 +363,11 @@ mod tests {
             "/errors/0/message",
             "/overlaps",
             "/overlapped/0/nodes/0",
+            "/operations/write/count",
+            "/operations/write/errors",
+            "/operations/write/bytes",
+            "/operations/write/p50",
+            "/operations/write/p99",
             "/drain/rate",
             "/drain/eta",
             "/targets/provider",

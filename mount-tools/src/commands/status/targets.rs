@@ -1,26 +1,26 @@
-//! The storage targets in a status report: a table, with what is wrong under the row of each.
+//! Formats the storage targets of a status report: a table, with the error of a target under its row.
 
 use super::units;
 use crate::output::table::{Align, Table};
 use crate::output::{Style, plain};
-use flusher::ost::{FleetStatus, OstState, OstStatus};
+use flusher::ost::{OstState, OstStatus, TargetsStatus};
 
-/// OSTs shown with a row of their own. Where there are more, chosen ones are only counted: those
-/// that are not used are what is looked for.
+/// Maximum number of OSTs with a row of their own. If there are more, chosen ones are only counted: a user
+/// looks for those that are not in use.
 const MOST_OSTS: usize = 32;
 
-/// One line on all of them, for the list of facts.
-pub fn summary(fleet: &FleetStatus, style: Style) -> String {
-    if let Some(error) = &fleet.error
-        && fleet.osts.is_empty()
+/// One line about all targets, for the list of facts.
+pub fn summary(targets: &TargetsStatus, style: Style) -> String {
+    if let Some(error) = &targets.error
+        && targets.osts.is_empty()
     {
         return style.red(&plain(error));
     }
-    let count = |state: OstState| fleet.osts.iter().filter(|o| o.state == state).count();
+    let count = |state: OstState| targets.osts.iter().filter(|o| o.state == state).count();
     let mut text = format!(
         "{} ({}), {} chosen",
-        units::count(fleet.osts.len(), "OST"),
-        plain(&fleet.provider),
+        units::count(targets.osts.len(), "OST"),
+        plain(&targets.provider),
         count(OstState::Chosen)
     );
     if count(OstState::LeftOut) > 0 {
@@ -34,21 +34,21 @@ pub fn summary(fleet: &FleetStatus, style: Style) -> String {
     if !dropped.is_empty() {
         text.push_str(&format!(", {}", style.red(&dropped.join(", "))));
     }
-    let probed = match (fleet.probing, fleet.probed_seconds_ago) {
+    let probed = match (targets.probing, targets.probed_seconds_ago) {
         (true, _) => "being probed".into(),
         (false, Some(ago)) => format!("probed {} ago", units::seconds(ago)),
         (false, None) => "not probed".into(),
     };
     text.push_str(&style.dim(&format!(", {probed}")));
-    if let Some(error) = &fleet.error {
+    if let Some(error) = &targets.error {
         text.push_str(&format!("; {}", style.red(&plain(error))));
     }
     text
 }
 
-/// Empty where there are no OSTs.
-pub fn table(fleet: &FleetStatus, style: Style) -> String {
-    if fleet.osts.is_empty() {
+/// The table of targets; empty if there are none.
+pub fn table(targets: &TargetsStatus, style: Style) -> String {
+    if targets.osts.is_empty() {
         return String::new();
     }
     let mut table = Table::new(&[
@@ -61,13 +61,13 @@ pub fn table(fleet: &FleetStatus, style: Style) -> String {
         ("in flight", Align::Right),
     ]);
     let good = |o: &&OstStatus| o.state == OstState::Chosen;
-    let others = fleet.osts.iter().filter(|o| !good(o)).count();
-    let room = match fleet.osts.len() <= MOST_OSTS {
+    let others = targets.osts.iter().filter(|o| !good(o)).count();
+    let room = match targets.osts.len() <= MOST_OSTS {
         true => MOST_OSTS,
         false => MOST_OSTS.saturating_sub(others),
     };
-    let counted: Vec<&OstStatus> = fleet.osts.iter().filter(good).skip(room).collect();
-    for ost in &fleet.osts {
+    let counted: Vec<&OstStatus> = targets.osts.iter().filter(good).skip(room).collect();
+    for ost in &targets.osts {
         if counted.iter().any(|c| c.index == ost.index) {
             continue;
         }
@@ -138,8 +138,8 @@ pub mod tests {
         }
     }
 
-    pub fn fleet(states: &[OstState]) -> FleetStatus {
-        FleetStatus {
+    pub fn targets(states: &[OstState]) -> TargetsStatus {
+        TargetsStatus {
             provider: "directories".into(),
             probing: false,
             probed_seconds_ago: Some(61.0),
@@ -152,8 +152,8 @@ pub mod tests {
     #[test]
     fn a_row_for_each_and_what_is_wrong_under_it() {
         use OstState::*;
-        let fleet = fleet(&[Chosen, LeftOut, Stalled, Full]);
-        let text = table(&fleet, Style::forced(false));
+        let targets = targets(&[Chosen, LeftOut, Stalled, Full]);
+        let text = table(&targets, Style::forced(false));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1],
@@ -173,7 +173,7 @@ pub mod tests {
             "OST 2 (/ost2): b\\u{1b}ad; tried again in 31s"
         );
         assert!(!text.contains('\x1b'));
-        let line = summary(&fleet, Style::forced(false));
+        let line = summary(&targets, Style::forced(false));
         assert_eq!(
             line,
             "4 OSTs (directories), 1 chosen, 1 left out, 1 stalled, 1 full, probed 1m 1s ago"
@@ -182,7 +182,7 @@ pub mod tests {
 
     #[test]
     fn dropped_ones_are_red() {
-        let text = table(&fleet(&[OstState::Failed]), Style::forced(true));
+        let text = table(&targets(&[OstState::Failed]), Style::forced(true));
         assert!(text.contains("\x1b[31mfailed\x1b[0m"), "{text:?}");
         assert!(text.contains("\x1b[31mOST 0"), "{text:?}");
     }
@@ -191,7 +191,7 @@ pub mod tests {
     fn of_very_many_those_that_are_chosen_are_counted() {
         let mut states = vec![OstState::Chosen; 156];
         (states[7], states[150]) = (OstState::LeftOut, OstState::Failed);
-        let text = table(&fleet(&states), Style::forced(false));
+        let text = table(&targets(&states), Style::forced(false));
         assert!(
             text.contains("/ost7 ") && text.contains("/ost150 "),
             "{text}"
@@ -202,15 +202,15 @@ pub mod tests {
 
     #[test]
     fn a_list_that_could_not_be_had() {
-        let mut fleet = fleet(&[]);
-        fleet.error = Some("the master does not answer".into());
+        let mut targets = targets(&[]);
+        targets.error = Some("the master does not answer".into());
         let style = Style::forced(false);
-        assert_eq!(summary(&fleet, style), "the master does not answer");
-        assert_eq!(table(&fleet, style), "");
-        fleet.osts = vec![ost(0, OstState::Chosen)];
-        (fleet.probing, fleet.probed_seconds_ago) = (true, None);
+        assert_eq!(summary(&targets, style), "the master does not answer");
+        assert_eq!(table(&targets, style), "");
+        targets.osts = vec![ost(0, OstState::Chosen)];
+        (targets.probing, targets.probed_seconds_ago) = (true, None);
         assert_eq!(
-            summary(&fleet, style),
+            summary(&targets, style),
             "1 OST (directories), 1 chosen, being probed; the master does not answer"
         );
     }

@@ -46,7 +46,8 @@ fn garbage_gets_a_sentence_and_a_closed_connection() {
     let reply: Reply = codec::receive(&mut stream).unwrap().unwrap();
     assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
     let mut rest = Vec::new();
-    // The server closed with our bytes unread, which the kernel may report as a reset.
+    // The server closed the connection with bytes of this test unread, which the kernel may report as a
+    // reset.
     if let Err(e) = stream.read_to_end(&mut rest) {
         assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
     }
@@ -87,7 +88,7 @@ fn ordinary_users_have_a_few_places_each_and_not_all_of_them() {
         uid += 1;
     }
     assert_eq!(places.taken, MOST - KEPT);
-    // Root and the daemon's user still get in, up to the end.
+    // Root and the daemon's user still get the places that are left.
     for n in 0..KEPT {
         places
             .take(&user(if n % 2 == 0 { 0 } else { 1000 }))
@@ -105,7 +106,7 @@ fn ordinary_users_have_a_few_places_each_and_not_all_of_them() {
 fn connect_as(uid: u32, path: &Path, count: usize) -> Vec<UnixStream> {
     std::thread::scope(|s| {
         let connecting = s.spawn(|| {
-            // SAFETY: plain numbers. The bare call changes this thread alone, and it ends soon.
+            // SAFETY: plain numbers. The raw system call changes this thread alone, and the thread ends soon.
             let rc = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
             assert_eq!(rc, 0, "run as root: this test acts as another user");
             (0..count)

@@ -1,12 +1,15 @@
-//! What `status` answers: the whole store to root and the daemon's user, their own files to others.
+//! Answers `status`: root and the daemon's user see the whole store, other users their own files.
 
-use super::{COUNTING, MOST_ERRORS, MOST_FILES, Node, owner};
+use super::{COUNTING, MOST_ERRORS, MOST_FILES, Node};
 use crate::control::peer::Peer;
 use crate::report::{
-    DrainStatus, ErrorStatus, FileStatus, OverlapStatus, Source, StatusReport, StoreStatus,
+    DrainStatus, ErrorStatus, FileStatus, OperationStatus, OverlapStatus, Source, StatusReport,
+    StoreStatus,
 };
-use flusher::ost::{Fleet, FleetStatus};
+use flusher::ost::{Targets, TargetsStatus};
+use forebay_fs::OpStats;
 use layout_index::{File, Overlap, Totals};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,18 +22,19 @@ impl Node {
             .map(|f| {
                 let books = || f.stat().map_or(0, |s| s.undrained);
                 let undrained = f.count_undrained(Some(enough)).unwrap_or_else(|_| books());
-                (f, undrained)
+                let resumed = self.flusher.peers().map_or(0, |p| p.resumed_bytes(&f));
+                (f, undrained + resumed)
             })
             .collect();
-        // Counted file by file: the store's own sum lags behind the drain until its next merge.
+        // The sum is counted file by file: the store's own sum lags behind the drain until its next merge.
         let undrained = files.iter().map(|(_, undrained)| undrained).sum();
         files.sort_by_key(|(f, undrained)| (std::cmp::Reverse(*undrained), f.id()));
         let (mut mine, hidden): (Vec<_>, Vec<_>) = files
             .into_iter()
-            .partition(|(f, _)| peer.may_touch(owner(f)));
+            .partition(|(f, _)| peer.may_touch(self.owner(f)));
         let errors = mine
             .iter()
-            .filter_map(|(f, _)| Some((f, self.flusher.trouble_of(f)?)))
+            .filter_map(|(f, _)| Some((f, self.flusher.drain_error_of(f)?)))
             .take(MOST_ERRORS)
             .map(|(f, e)| ErrorStatus {
                 path: self.name(f),
@@ -41,7 +45,7 @@ impl Node {
         let unlisted = || hidden.iter().chain(&cut);
         let mut recovery = self.recovery.clone();
         if !peer.is_privileged() && !recovery.damaged.is_empty() {
-            // The sentences name other users' files.
+            // The messages name other users' files.
             recovery.damaged = vec![format!("{} damaged records", recovery.damaged.len())];
         }
         recovery.damaged.truncate(MOST_ERRORS);
@@ -55,7 +59,7 @@ impl Node {
             mount: Some(self.mount.clone()),
             mounted: Some(self.lifecycle.is_serving()),
             backing: self.backing.clone(),
-            targets: self.fleet.as_ref().map(target_status),
+            targets: self.targets.as_ref().map(target_status),
             store: StoreStatus::new(
                 self.store.dir().into(),
                 &self.store.space(),
@@ -66,12 +70,13 @@ impl Node {
                 ..self.store.totals()
             }
             .into(),
-            kept: Some(self.store.kept().totals()),
+            kept: Some(self.store.local_copies().totals()),
             unknown: None,
             more_files: unlisted().count(),
             more_undrained: unlisted().map(|(_, undrained)| undrained).sum(),
             files: mine.iter().map(|(f, n)| self.file_status(f, *n)).collect(),
-            open_handles: Some(self.names.open_handles()),
+            open_handles: Some(self.overlay().open_handles()),
+            operations: self.operations(),
             drain: Some(self.drain_status()),
             errors,
             overlaps,
@@ -80,12 +85,22 @@ impl Node {
         }
     }
 
-    /// Those of the peer's own files; the number is that of all.
+    /// The user whose data it is: the owner of the file when its first byte was absorbed, or at the last
+    /// refresh. A file whose dirty period has just ended belongs to root alone.
+    pub(super) fn owner(&self, file: &File) -> u32 {
+        let refreshed = || self.flusher.peers().map_or(0, |peers| peers.owner(file));
+        file.intro().map_or_else(refreshed, |intro| intro.uid)
+    }
+
+    /// Returns the number of overlaps in all files, and the overlaps in the peer's own files.
     fn overlaps(&self, peer: Peer) -> (u64, Vec<OverlapStatus>) {
-        let (total, found) = self.store.overlaps();
+        let Some(peers) = self.flusher.peers() else {
+            return (0, Vec::new());
+        };
+        let (total, found) = peers.overlaps();
         let of_peer = |overlap: Overlap| {
             let file = self.store.file(overlap.file);
-            peer.may_touch(owner(&file)).then(|| OverlapStatus {
+            peer.may_touch(self.owner(&file)).then(|| OverlapStatus {
                 path: self.name(&file),
                 nodes: overlap.nodes.into_iter().collect(),
                 start: overlap.range.start,
@@ -103,17 +118,22 @@ impl Node {
             id: file.id().to_string(),
             size: file.shown().map_or(0, |s| s.size),
             undrained,
-            uid: owner(file),
+            uid: self.owner(file),
             writers: Some(file.writers()),
-            error: self.flusher.trouble_of(file).map(|e| e.message),
+            error: self.flusher.drain_error_of(file).map(|e| e.message),
         }
+    }
+
+    fn operations(&self) -> BTreeMap<String, OperationStatus> {
+        let named = |stats: OpStats| (stats.op.name().to_owned(), stats.into());
+        self.requests.stats().into_iter().map(named).collect()
     }
 
     fn drain_status(&self) -> DrainStatus {
         let settings = self.flusher.settings();
         let progress = self.flusher.progress();
         DrainStatus {
-            policy: settings.policy,
+            policy: self.store.file_settings().drain,
             rate: progress.rate,
             rate_limit: settings.rate_limit,
             eta: progress.eta,
@@ -123,7 +143,8 @@ impl Node {
     }
 }
 
-fn target_status(fleet: &Arc<Fleet>) -> FleetStatus {
-    fleet.tick(Instant::now());
-    fleet.status()
+/// Returns the current state of the targets: a target that has stalled since the drain last checked is dropped first.
+fn target_status(targets: &Arc<Targets>) -> TargetsStatus {
+    targets.tick(Instant::now());
+    targets.status()
 }

@@ -1,5 +1,6 @@
-//! What a job sees of its checkpoints on a slow file system, with closes that defer and closes that
-//! publish: a table, JSON, a figure and the section of docs/BENCHMARKS.md.
+//! Bandwidth that a job perceives for its checkpoints on a slow file system, once with closes that
+//! defer and once with closes that publish. Writes a table, JSON, a figure and the section of
+//! docs/BENCHMARKS.md.
 
 use clap::Parser;
 use forebay_bench::defer::job::{self, Options};
@@ -100,7 +101,7 @@ impl Cli {
         })
     }
 
-    /// What the figures were measured on, and how busy that was.
+    /// Describes the machine that the figures were measured on, and how busy it was.
     fn machine(&self) -> io::Result<String> {
         let machine = Machine::look(&self.dir, self.runs as usize, 1.0)?;
         Ok(format!(

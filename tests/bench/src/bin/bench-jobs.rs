@@ -1,5 +1,5 @@
-//! The papers' kernels on four nodes, directly and through Forebay, on the simulated parallel file
-//! system: tables, JSON, figures and the section of docs/BENCHMARKS.md.
+//! Runs the papers' kernels on several nodes of the simulated parallel file system, directly and
+//! through Forebay. Writes tables, JSON, figures and the section of docs/BENCHMARKS.md.
 
 use clap::Parser;
 use forebay_bench::jobs::kernels::{self, Kernel};
@@ -115,7 +115,7 @@ impl Cli {
         })
     }
 
-    /// What the figures were measured on, and how busy that was.
+    /// Describes the machine that the figures were measured on, and how busy it was.
     fn machine(&self) -> io::Result<String> {
         let machine = Machine::look(&self.dir, self.runs as usize, 1.0)?;
         Ok(format!(

@@ -1,5 +1,5 @@
-//! Slow OSTs and fighting writers on the simulated parallel file system: tables, JSON, figures and
-//! the section of docs/BENCHMARKS.md.
+//! Measures slow OSTs and writers that compete for locks, on the simulated parallel file system.
+//! Writes tables, JSON, figures and the section of docs/BENCHMARKS.md.
 
 use clap::{Parser, ValueEnum};
 use forebay_bench::osts::probing::{Case, Results};
@@ -155,7 +155,7 @@ impl Cli {
     }
 }
 
-/// What the figures were measured on, and how busy that was.
+/// Describes the machine that the figures were measured on, and how busy it was.
 fn machine(cli: &Cli) -> io::Result<String> {
     let machine = Machine::look(&cli.dir, cli.runs as usize, 1.0)?;
     Ok(format!(

@@ -1,4 +1,4 @@
-//! The mount against the plain directory and the minimal FUSE file system, in one run.
+//! Compares the mount with the plain directory and the minimal FUSE file system in one run.
 
 use clap::Parser;
 use forebay_bench::cases::{self, Options};

@@ -1,8 +1,9 @@
-//! An index far larger than its memory: millions of extents that cannot coalesce, in one file,
-//! straight into the store without a mount.
+//! Measures an index that is far larger than its memory: millions of extents of one file that
+//! cannot coalesce, written straight into the store without a mount.
 //!
-//! Three processes one after the other, so that each one's memory is its own: one fills the store
-//! and dies without closing it (as under kill -9), one recovers and looks up, one opens it clean.
+//! Three processes run one after the other, so that each one's memory use is its own: the first
+//! fills the store and dies without closing it (as under kill -9), the second recovers the store
+//! and looks extents up, the third opens it after the clean close.
 
 use clap::{Parser, Subcommand};
 use forebay_bench::{report, stats, units};
@@ -17,7 +18,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of one extent, and from one extent to the next: the gap keeps them apart.
+/// Bytes of one extent, and the distance from one extent to the next. The gap keeps them from
+/// coalescing.
 const EXTENT: u64 = 16;
 const STRIDE: u64 = 32;
 
@@ -59,7 +61,7 @@ enum Phase {
     Reopen,
 }
 
-/// A figure from /proc/self/status, in MiB.
+/// Returns a value of /proc/self/status in MiB.
 fn memory(key: &str) -> io::Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let kib = status
@@ -92,7 +94,8 @@ fn options(cli: &Cli) -> StoreOptions {
     }
 }
 
-/// A permutation of `0..count` without order: the prime divides no count that fits a run.
+/// Maps `0..count` to a scattered permutation of itself. The prime does not divide any count that a
+/// run can have.
 fn scatter(n: u64, count: u64) -> u64 {
     const PRIME: u128 = 0xFFFF_FFFF_FFFF_FFC5;
     (u128::from(n) * PRIME % u128::from(count)) as u64
@@ -129,7 +132,7 @@ fn fill(cli: &Cli) -> io::Result<Value> {
     let start = Instant::now();
     store.sync().map_err(store_error)?;
     let sync_seconds = start.elapsed().as_secs_f64();
-    // Nothing that a drop might tidy up: this process ends by SIGKILL.
+    // Skips all cleanup in `drop`: this process ends by SIGKILL.
     std::mem::forget((file, store));
     Ok(json!({
         "rss_empty": before,
@@ -192,7 +195,7 @@ fn reopen(cli: &Cli) -> io::Result<Value> {
     Ok(result)
 }
 
-/// Runs one phase in a process of its own and gives back what it printed.
+/// Runs one phase in a process of its own and returns what it printed.
 fn phase(cli: &Cli, dir: &Path, name: &str) -> io::Result<Value> {
     let output = Command::new(std::env::current_exe()?)
         .args([
@@ -207,7 +210,7 @@ fn phase(cli: &Cli, dir: &Path, name: &str) -> io::Result<Value> {
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()?;
-    // `fill` kills itself: what counts is that it said what it had to say.
+    // `fill` kills itself, so its exit status is not checked: only its output counts.
     serde_json::from_slice(&output.stdout)
         .map_err(|_| io::Error::other(format!("{name} ended with {}", output.status)))
 }

@@ -1,10 +1,11 @@
-//! What nodes tell each other of a file, in bytes and microseconds: the layout of one node with a
-//! million extents, and the merged view of a thousand nodes' layouts. No file is touched.
+//! Measures the layouts that nodes publish for a file, in bytes and microseconds: the layout of one
+//! node with a million extents, and the merged view of a thousand nodes' layouts. No file is
+//! touched.
 
 use clap::Parser;
 use forebay_bench::stats;
 use layout_index::extent::{SubUnit, UNIT_MAX};
-use layout_index::layout::{
+use layout_index::sharing::layout::{
     BatchBuilder, BuildError, Head, LayoutId, Parsed, Piece, SubfileRef, Tail, View, parse,
 };
 use layout_index::{ByteRange, Epoch, FileId, NodeId};
@@ -31,12 +32,12 @@ struct Cli {
     lookups: usize,
 }
 
-/// What one extent costs that is written as a record of the store's log.
+/// Size of one extent when it is written as a record of the store's log.
 const RECORD: f64 = 64.0;
 const READ: u64 = 1 << 20;
 const MIB: f64 = 1048576.0;
 
-/// Makes the batches of one layout, packing bytes into units as they come.
+/// Makes the batches of one layout. Packs bytes into units in the order in which they come.
 struct Node {
     id: LayoutId,
     layout: Vec<u8>,
@@ -125,8 +126,8 @@ impl Node {
     }
 }
 
-/// Median and 99th of 100 lookups of 1 MiB anywhere below `end`, in microseconds, and the pieces
-/// that one finds on average.
+/// Times lookups of 1 MiB at random places below `end`. Returns the median and the 99th percentile
+/// in microseconds, and the average number of pieces that a lookup finds.
 fn lookups(view: &View, end: u64, count: usize) -> (f64, f64, f64) {
     let mut rng = StdRng::seed_from_u64(1);
     let mut found = 0;
@@ -146,7 +147,8 @@ fn ms(begun: Instant) -> f64 {
     begun.elapsed().as_secs_f64() * 1e3
 }
 
-/// One node, `extents` extents: start and length of each by `next`, from the one before.
+/// Measures one node with `extents` extents. `next` returns start and length of an extent, given
+/// the end of the previous one.
 fn one_node(
     cli: &Cli,
     what: &str,
@@ -192,8 +194,8 @@ fn one_node(
     Ok(())
 }
 
-/// Many nodes: each publishes `batches` batches; `starts` gives the pieces of one of them, all
-/// `len` bytes long.
+/// Measures many nodes that publish `batches` batches each. `starts` returns where the pieces of
+/// one batch begin; all pieces are `len` bytes long.
 fn many_nodes(
     cli: &Cli,
     what: &str,

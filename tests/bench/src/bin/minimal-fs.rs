@@ -1,12 +1,13 @@
-//! The least that a FUSE file system can do with a write and still read it back: append it to one
-//! log file and remember where. The baseline that Forebay's per-write cost is held against.
+//! The least that a FUSE file system can do with a write and still read it back: it appends the
+//! data to one log file and remembers where. This is the baseline for Forebay's cost of a write.
 //!
 //! It has what makes FUSE fast (direct I/O, parallel direct writes, one channel per thread, 1 MiB
-//! requests) and none of what a real file system needs: one directory, nothing survives a restart,
-//! no checksums, no durability, no limits.
+//! requests) and lacks what a real file system needs: it has one directory, nothing survives a
+//! restart, and there are no checksums, no durability and no limits.
 //!
-//! Files of another directory (`--through`) are handed to the kernel at open and never seen again:
-//! what passthrough itself costs, against which Forebay's drained files are held.
+//! Files of another directory (`--through`) are handed to the kernel at open and are not seen here
+//! again. This measures the cost of passthrough itself, with which Forebay's drained files are
+//! compared.
 
 use clap::Parser;
 use fuser::{
@@ -48,12 +49,13 @@ struct Cli {
     threads: usize,
 }
 
-/// Where a file's bytes are in the log. Writes only push; the first read after them sorts.
+/// The places of a file's bytes in the log. Writes only append to `pending`; the next read sorts it
+/// into `map`.
 #[derive(Default)]
 struct Extents {
-    /// (file offset, length, log offset), in order of arrival
+    /// (file offset, length, log offset), in order of arrival.
     pending: Vec<(u64, u64, u64)>,
-    /// file offset to (length, log offset), without overlaps
+    /// Maps a file offset to (length, log offset), without overlaps.
     map: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -65,7 +67,7 @@ impl Extents {
         }
     }
 
-    /// Forgets `start..end`, keeping what stands out on either side.
+    /// Forgets `start..end` and keeps the parts of extents that reach beyond it on either side.
     fn cut(&mut self, start: u64, end: u64) {
         let hit: Vec<(u64, u64, u64)> = self
             .map
@@ -85,7 +87,7 @@ impl Extents {
         }
     }
 
-    /// Pieces of `start..end` that were written: (file offset, length, log offset).
+    /// Returns the pieces of `start..end` that were written, as (file offset, length, log offset).
     fn find(&mut self, start: u64, end: u64) -> Vec<(u64, u64, u64)> {
         self.settle();
         let mut found: Vec<_> = self
@@ -110,7 +112,7 @@ struct Node {
     through: Option<Through>,
 }
 
-/// A file of the directory `--through`; the kernel takes one registration for each inode.
+/// A file of the directory given by `--through`. The kernel takes one registration for each inode.
 struct Through {
     file: File,
     registered: Mutex<Option<BackingId>>,
@@ -204,7 +206,8 @@ fn open_flags() -> FopenFlags {
 
 impl Filesystem for MinimalFs {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Both calls name what they would accept; a kernel that has less still serves a baseline.
+        // On failure both calls return what they would accept. A kernel with smaller limits still
+        // serves as a baseline.
         if let Err(nearest) = config.set_max_write(MAX_WRITE) {
             eprintln!("minimal-fs: requests are at most {nearest} bytes here");
         }

@@ -1,10 +1,11 @@
-//! What an open costs when a thousand nodes have published parts of one file: real files in a shared
-//! directory, read by a node that has never seen them, and again when one of them has changed.
+//! Cost of an open when a thousand nodes have published parts of one file. Real files in a shared
+//! directory are read by a node that has never seen them, and read again after one of them has
+//! changed.
 
 use clap::Parser;
-use layout_index::commons::{Commons, Owner, names_of};
 use layout_index::extent::{SubUnit, UNIT_MAX};
-use layout_index::layout::{BatchBuilder, Head, LayoutId, Piece, SubfileRef};
+use layout_index::sharing::layout::{BatchBuilder, Head, LayoutId, Piece, SubfileRef};
+use layout_index::sharing::shared_dir::{Owner, SharedDir, names_of};
 use layout_index::{
     ByteRange, Canonical, Epoch, FileId, NodeId, Peers, RealDisk, SpaceOptions, Store,
     StoreOptions, Wait,
@@ -56,18 +57,18 @@ fn measure(cli: &Cli, nodes: u64) -> io::Result<()> {
         run: store.run(),
     };
     let root = std::fs::File::open(&backing)?;
-    let commons = Commons::join(root.into(), me, "reader", Duration::from_secs(30))?;
-    // Makes the file's directory as a node would.
-    let intent = commons.intend(FILE)?;
-    commons.fulfil(FILE, &[intent])?;
+    let shared_dir = SharedDir::join(root.into(), me, "reader", Duration::from_secs(30))?;
+    // Makes the file's directory in the same way as a node does.
+    let announcement = shared_dir.announce(FILE)?;
+    shared_dir.fulfil(FILE, &[announcement])?;
     let [group, fid] = names_of(FILE);
     let there = backing.join(".forebay/files").join(group).join(fid);
     let mut bytes = 0;
     for node in 1..=nodes {
         bytes += publish(&there, node, nodes, cli.pieces, Epoch(node))?;
     }
-    let peers = Peers::new(&store, commons, Duration::from_secs(30));
-    peers.commons().touch(FILE)?;
+    let peers = Peers::new(&store, shared_dir, layout_index::sleep);
+    peers.shared_dir().touch(FILE)?;
     let file = store.file(FILE);
     let ask = || Ok(Canonical { size: 0, uid: 0 });
     let look = || -> io::Result<f64> {
@@ -83,9 +84,9 @@ fn measure(cli: &Cli, nodes: u64) -> io::Result<()> {
     }
     idle.sort_by(f64::total_cmp);
     publish(&there, nodes + 1, nodes, 1, Epoch(nodes + 1))?;
-    peers.commons().touch(FILE)?;
+    peers.shared_dir().touch(FILE)?;
     let news = look()?;
-    let memory = file.published_view().memory();
+    let memory = peers.view(&file).memory();
     println!(
         "| {nodes} | {:.1} KiB | {:.1} ms | {:.1} us | {:.1} ms | {:.1} KiB |",
         bytes as f64 / 1024.0,
@@ -112,7 +113,7 @@ fn store(dir: &Path, backing: &Path) -> io::Result<Arc<Store>> {
     opened.map(|(store, _)| store).map_err(io::Error::other)
 }
 
-/// One node's layout, as that node would leave it.
+/// Writes the layout of one node as that node would leave it.
 fn publish(dir: &Path, node: u64, nodes: u64, pieces: u64, epoch: Epoch) -> io::Result<u64> {
     let id = LayoutId {
         file: FILE,

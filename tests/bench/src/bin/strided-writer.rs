@@ -1,5 +1,5 @@
-//! A job of several processes that write one shared file in an interleaved pattern with content
-//! that can be computed again: the demo's job, and the ranks of the benchmarks.
+//! A job of several processes that write one shared file in an interleaved pattern. The content can
+//! be computed again for checks. The demo runs it as its job, the benchmarks as their ranks.
 
 use clap::{Parser, Subcommand};
 use forebay_bench::job::{self, Job};

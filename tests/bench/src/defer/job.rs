@@ -1,4 +1,5 @@
-//! The job, and the file system it meets: fresh for each of them, like those of [`crate::osts`].
+//! The job, and the file system that it runs on. Each job gets a fresh file system, as in
+//! [`crate::osts`].
 
 use super::{Close, Costs, Results, Sample};
 use crate::osts::daemon::{Daemon, Wish};
@@ -12,23 +13,24 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What the job writes at once.
+/// Bytes of one write call of the job.
 const BLOCK: usize = 4 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the temporary directories go.
+    /// Parent of the temporary directories.
     pub dir: PathBuf,
     pub forebay: PathBuf,
     pub forebay_args: Vec<String>,
     pub runs: u32,
-    /// Of a checkpoint.
+    /// Bytes of a checkpoint.
     pub size: u64,
     pub checkpoints: u32,
     pub osts: usize,
-    /// Of each OST, in bytes per second.
+    /// Bytes per second of each OST.
     pub bandwidth: u64,
-    /// Computing between two checkpoints, as shares of what publishing one takes.
+    /// Computing times between two checkpoints, as shares of the time that publishing one
+    /// checkpoint takes.
     pub computes: Vec<f64>,
     pub seed: u64,
 }
@@ -80,10 +82,11 @@ impl Stage {
             .osts(options.osts)
             .bandwidth(&options.bandwidth.to_string())
             .stripe(&UNIT.to_string(), options.osts)
-            // Without it one write at a time extends a file, to one OST.
+            // Without write-behind the writes that extend a file run one at a time, so only one OST
+            // would be busy.
             .write_behind("32M")
             .seed(options.seed + u64::from(run))
-            // All checkpoints twice: subfiles and canonical files.
+            // Room for all checkpoints twice: once in subfiles and once in canonical files.
             .option(
                 "warm",
                 (2 * options.size * u64::from(options.checkpoints)).to_string(),
@@ -112,7 +115,7 @@ impl Stage {
         self.daemon.mount().join(format!("ckpt_{checkpoint:04}"))
     }
 
-    /// Ends it, if every checkpoint is what was written.
+    /// Takes the stage down after checking that every checkpoint has the content that was written.
     fn end(self, checkpoints: u32, content: &Content) -> io::Result<()> {
         let Stage { daemon, place } = self;
         place.unhurt(|| {
@@ -130,7 +133,7 @@ impl Stage {
     }
 }
 
-/// What checkpoints have: no two blocks alike, and made before the clock runs.
+/// Content of the checkpoints, made before the clock runs. No two blocks are alike.
 struct Content {
     blocks: Vec<Vec<u8>>,
 }
@@ -146,7 +149,8 @@ impl Content {
         }
     }
 
-    /// Checkpoint `n` begins with another block than the one before.
+    /// Returns the blocks of checkpoint `n`, which begins with another block than checkpoint `n -
+    /// 1`.
     fn of_checkpoint(&self, n: u32) -> impl Iterator<Item = &Vec<u8>> {
         let turn = n as usize % self.blocks.len();
         let (front, back) = self.blocks.split_at(turn);
@@ -174,7 +178,7 @@ impl Content {
     }
 }
 
-/// Seconds of one open, and of the writes and the close that follow.
+/// Returns the seconds of one open, and of the writes and the close that follow it.
 fn checkpoint(stage: &Stage, content: &Content, n: u32) -> io::Result<(f64, f64)> {
     let begin = Instant::now();
     let mut file = File::create(stage.path(n))?;
@@ -184,12 +188,13 @@ fn checkpoint(stage: &Stage, content: &Content, n: u32) -> io::Result<(f64, f64)
     Ok((open.as_secs_f64(), (begin.elapsed() - open).as_secs_f64()))
 }
 
-/// A close that failed is a checkpoint that failed: dropping a file would not tell.
+/// Closes the file and returns the error of `close`, which dropping the file would hide.
 fn close(file: File) -> io::Result<()> {
     nix::unistd::close(file).map_err(Into::into)
 }
 
-/// Medians of a few checkpoints, each with all others drained before.
+/// Returns the medians of a few checkpoints. Before each of them all earlier ones have been
+/// drained.
 fn calibrate(options: &Options) -> io::Result<Costs> {
     let content = Content::of(options.size, options.seed);
     let times = options.runs.clamp(1, 5);
@@ -229,7 +234,7 @@ fn one_job(options: &Options, close: Close, compute: f64, run: u32) -> io::Resul
         io += open + written;
         std::thread::sleep(Duration::from_secs_f64(compute));
     }
-    // What the next checkpoint would wait for.
+    // The open of the next checkpoint, which waits for the data of the last one.
     let begin = Instant::now();
     let next = File::create(stage.path(options.checkpoints))?;
     io += begin.elapsed().as_secs_f64();

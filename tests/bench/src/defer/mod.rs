@@ -1,5 +1,6 @@
-//! What a job sees of its checkpoints when the file system below is slow: closes that wait for it,
-//! and closes that are followed by computing while the data is on its way.
+//! The bandwidth that a job perceives for its checkpoints when the file system below is slow: with
+//! closes that wait for that file system, and with closes after which the job computes while the
+//! data is on its way.
 //!
 //! # The equation
 //!
@@ -16,10 +17,10 @@
 //!
 //! # What is measured
 //!
-//! *Tc* and *Ts* once, with a file system that has nothing else to do: that is the curve. Then jobs of
-//! several checkpoints for each *C*: those are the points. The last checkpoint of a job is followed by
-//! an open, too, so that no wait is left out. Computing is sleeping: it takes no processor from the
-//! daemon, as on a machine that has some to spare for it.
+//! *Tc* and *Ts* are measured once, on a file system that has nothing else to do; they give the
+//! curve. Then jobs of several checkpoints run for each *C*; they give the points. Each job opens
+//! one more file after its last checkpoint, so that no wait is left out. Computing is sleeping: it
+//! takes no processor time from the daemon, as on a machine with cores to spare for the daemon.
 
 pub mod job;
 pub mod plots;
@@ -45,19 +46,19 @@ impl Close {
     }
 }
 
-/// What one checkpoint takes when nothing else goes on, in seconds.
+/// Times of one checkpoint when nothing else runs, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Costs {
-    /// Written and closed, with a close that defers.
+    /// Writing and closing it, with a close that defers.
     pub store: f64,
-    /// From there until it is published.
+    /// Publishing it after that close.
     pub publish: f64,
-    /// Written and closed, with a close that publishes.
+    /// Writing and closing it, with a close that publishes.
     pub both: f64,
 }
 
 impl Costs {
-    /// Bytes per second that a job perceives, by the equation.
+    /// Returns the bytes per second that a job perceives according to the equation.
     pub fn predicted(&self, close: Close, size: u64, compute: f64) -> f64 {
         let seconds = match close {
             Close::DeferNext => self.store + (self.publish - compute).max(0.0),
@@ -76,12 +77,12 @@ pub struct Sample {
     pub compute: f64,
     pub checkpoints: u32,
     pub bytes: u64,
-    /// Spent in opens, writes and closes.
+    /// Seconds spent in opens, writes and closes.
     pub io: f64,
 }
 
 impl Sample {
-    /// Bytes per second.
+    /// Returns the perceived bandwidth in bytes per second.
     pub fn perceived(&self) -> f64 {
         self.bytes as f64 / self.io
     }
@@ -95,7 +96,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// The computing times that were measured, shortest first.
+    /// Returns the computing times that were measured, shortest first.
     pub fn computes(&self) -> Vec<f64> {
         let mut found: Vec<f64> = self.samples.iter().map(|s| s.compute).collect();
         found.sort_by(f64::total_cmp);
@@ -103,7 +104,7 @@ impl Results {
         found
     }
 
-    /// Bytes per second of each job.
+    /// Returns the perceived bandwidth of each job, in bytes per second.
     pub fn perceived(&self, close: Close, compute: f64) -> Vec<f64> {
         let of = self.samples.iter();
         of.filter(|s| s.close == close && s.compute == compute)
@@ -142,7 +143,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Hidden as a whole from C = Ts on, and not at all without computing.
+    /// Publishing is hidden completely from C = Ts on, and not at all without computing.
     #[test]
     fn the_equation() {
         let costs = results().costs;

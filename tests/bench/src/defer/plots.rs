@@ -1,11 +1,11 @@
-//! The equation as a line, every job as a dot.
+//! The figure: the equation as a line, every job as a dot.
 
 use super::{Close, Results};
 use crate::osts::plots::{BAD, Done, GOOD, SIZE};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Points of a line.
+/// Number of points of a line.
 const STEPS: u32 = 200;
 
 pub fn perceived(path: &Path, results: &Results) -> Done {
@@ -74,7 +74,7 @@ mod tests {
         let svg = std::fs::read_to_string(&path).expect("read");
         let lines: Vec<&str> = svg.lines().map(str::trim).collect();
         let dots = lines.iter().filter(|line| line.starts_with("<circle"));
-        // Two more in the legend.
+        // The legend has two more circles.
         assert_eq!(dots.count(), results.samples.len() + 2);
         for name in ["defer-next, equation", "publish, measured"] {
             assert!(lines.contains(&name), "{name}");

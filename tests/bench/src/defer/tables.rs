@@ -1,4 +1,4 @@
-//! Measurement beside equation.
+//! Tables that show the measurements next to the equation.
 
 use super::{Close, Results};
 use crate::grid::Grid;
@@ -39,7 +39,7 @@ pub fn grid(results: &Results) -> Grid {
     grid
 }
 
-/// What the curve was drawn from.
+/// Describes the costs that the curve was drawn from.
 pub fn costs(results: &Results) -> String {
     let costs = &results.costs;
     format!(

@@ -1,12 +1,13 @@
-//! The kernels of `tests/kernels/papers`: their sizes, and what their papers gained.
+//! The kernels of `tests/kernels/papers`: their sizes, and the gains that their papers report.
 
 use serde::Serialize;
 
-/// What a paper gained with a kernel, and over what. Not one of these is the comparison that is
-/// measured here; which one it is must be said beside the number.
+/// The gain that a paper reports for a kernel, and the comparison that it comes from. None of them
+/// is the comparison that is measured here, so the paper's comparison must be stated next to the
+/// number.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Paper {
-    /// From and to; `None` where the paper gives none.
+    /// Lowest and highest factor; `None` if the paper gives none.
     pub factor: Option<(f64, f64)>,
     pub comparison: &'static str,
 }
@@ -22,14 +23,14 @@ impl Paper {
 }
 
 pub struct Kernel {
-    /// In the tables.
+    /// Name in the tables.
     pub name: &'static str,
-    /// In `tests/kernels`.
+    /// Name of the program in `tests/kernels`.
     pub program: &'static str,
-    /// For the MPI; none leaves everything to it.
+    /// Hints for the MPI library; an empty list leaves everything to it.
     hints: &'static [&'static str],
     pub paper: Paper,
-    /// Its arguments for about so many bytes from each rank.
+    /// Returns its arguments for about that many bytes from each rank.
     arguments: fn(u64) -> Vec<(&'static str, u64)>,
 }
 
@@ -38,7 +39,8 @@ impl Kernel {
         ALL.iter().find(|kernel| kernel.name == name)
     }
 
-    /// For about `size` bytes from each rank; never for nothing.
+    /// Returns the arguments for about `size` bytes from each rank. A kernel never writes nothing,
+    /// however small `size` is.
     pub fn arguments(&self, size: u64) -> Vec<String> {
         let sizes = (self.arguments)(size).into_iter();
         let sizes = sizes.flat_map(|(name, value)| [format!("--{name}"), value.to_string()]);
@@ -62,12 +64,12 @@ fn flash_io(size: u64) -> Vec<(&'static str, u64)> {
     vec![("blocks", blocks), ("zones", zones), ("variables", 24)]
 }
 
-/// So many things of `each` bytes; at least `least`.
+/// Returns how many items of `each` bytes fit into `size`; at least `least`.
 fn count(size: u64, each: u64, least: u64) -> u64 {
     (size / each).max(least)
 }
 
-/// The edge of a cube of elements of `each` bytes.
+/// Returns the edge of a cube of `size` bytes with elements of `each` bytes; at least `least`.
 fn edge(size: u64, each: u64, least: u64) -> u64 {
     ((size as f64 / each as f64).cbrt().round() as u64).max(least)
 }
@@ -100,7 +102,8 @@ pub const ALL: [Kernel; 9] = [
         ),
         arguments: flash_io,
     },
-    // As Congiu et al. ran it: they vary the aggregators, so they had some. ROMIO left alone has none here.
+    // Congiu et al. vary the number of aggregators, so they used collective buffering; the hint
+    // switches it on. Without hints ROMIO uses no aggregators here.
     Kernel {
         name: "flash_io_collective",
         program: "flash_io",

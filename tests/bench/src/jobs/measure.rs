@@ -1,8 +1,8 @@
-//! The measurement: every kernel, every way, run after run, with every file checked.
+//! The measurement: runs every kernel in every way, several times, and checks every file.
 //!
-//! A file is checked twice when it is complete, with OSTs that take no time: by the kernel, from ranks
-//! that did not write it, and byte for byte against the file that the same kernel wrote directly. A
-//! figure of a file that is not right is none: the benchmark fails.
+//! A complete file is checked twice, while the OSTs are set to take no time: by the kernel, from
+//! ranks that did not write it, and byte for byte against the file that the same kernel wrote
+//! directly. If a file is wrong, the benchmark fails instead of reporting a figure.
 
 use super::kernels::Kernel;
 use super::stage::{Stage, failed};
@@ -18,30 +18,30 @@ use std::time::Instant;
 
 #[derive(Clone)]
 pub struct Options {
-    /// Where the temporary directories go.
+    /// Parent of the temporary directories.
     pub dir: PathBuf,
     pub forebay: PathBuf,
     pub forebay_args: Vec<String>,
     pub kernels: Vec<&'static Kernel>,
-    /// Further arguments of all kernels.
+    /// Further arguments for all kernels.
     pub kernel_args: Vec<String>,
     pub mpi: Mpi,
     pub nodes: usize,
     pub ranks: usize,
     pub runs: u32,
-    /// From each rank.
+    /// Bytes from each rank.
     pub size: u64,
     pub osts: usize,
-    /// Of each OST, in bytes per second.
+    /// Bytes per second of each OST.
     pub bandwidth: u64,
     pub lock_cost: String,
-    /// What a node may have on the way to each OST.
+    /// Bytes that a node may have on the way to each OST.
     pub write_behind: u64,
     pub seed: u64,
 }
 
 pub fn run(options: &Options) -> io::Result<Results> {
-    // Before the clock, and before there is anything to take down.
+    // Builds the kernels before the clock runs and before there is anything to take down.
     let kernels = program(Program::Kernels, options.mpi);
     let steps = options.runs as usize * options.kernels.len() * Way::ALL.len();
     let reporter = Reporter::new(steps as u64);
@@ -88,7 +88,7 @@ struct Bench<'a> {
     run: u32,
 }
 
-/// What a kernel says of itself, on one line; it says more.
+/// The fields used here of the JSON line that a kernel prints; the line has more.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Report {
     bytes: f64,
@@ -128,7 +128,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Runs the kernel over all nodes; what it printed.
+    /// Runs the kernel over all nodes and returns what it printed.
     fn job(&self, kernel: &Kernel, way: Way, more: Option<&str>) -> io::Result<String> {
         let options = self.options;
         let file = self.stage.path(way, kernel.name);
@@ -146,7 +146,8 @@ impl Bench<'_> {
         }
     }
 
-    /// With the file that was written directly, as two clients see them.
+    /// Compares the file with the one that was written directly. Each is read through another
+    /// client.
     fn compare(&self, kernel: &Kernel, way: Way) -> io::Result<()> {
         let last = self.options.nodes - 1;
         let expected = self.stage.canonical(0, Way::Direct, kernel.name);
@@ -155,7 +156,7 @@ impl Bench<'_> {
     }
 }
 
-/// The line of JSON among what was printed.
+/// Finds the one line of JSON in the kernel's output.
 fn report(said: &str) -> io::Result<Report> {
     let mut lines = said.lines().filter(|line| line.starts_with('{'));
     let (line, more) = (lines.next(), lines.next());

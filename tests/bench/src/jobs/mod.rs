@@ -1,10 +1,11 @@
-//! The I/O kernels of the papers as parallel jobs on several nodes: what they see of a parallel file
-//! system when they write to it themselves, and when Forebay is in between.
+//! The I/O kernels of the papers as parallel jobs on several nodes: the bandwidth that they
+//! perceive when they write to a parallel file system directly, and through Forebay.
 //!
-//! Each node is a client of one simulated file system, with a mount of its own, so that nodes take
-//! locks from each other; Forebay's daemons are over the same mounts. What counts is the time that the
-//! kernel itself reports, from before the open to after the close, of its slowest rank. What the
-//! file system was asked until the file was complete is told beside it: that explains the rest.
+//! Each node is a client of one simulated file system and has a mount of its own, so nodes take
+//! locks from each other; Forebay's daemons use the same mounts as their backing. The result is the
+//! time that the kernel itself reports for its slowest rank, from before the open to after the
+//! close. The load on the file system until the file was complete is reported too, because it
+//! explains the times.
 
 pub mod kernels;
 pub mod measure;
@@ -15,22 +16,22 @@ pub mod tables;
 use kernels::Kernel;
 use serde::Serialize;
 
-/// How a kernel's file gets to the file system.
+/// The way in which a kernel's file gets to the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// The ranks write it there.
+    /// The ranks write to the file system directly.
     Direct,
-    /// Through Forebay; a close waits until other nodes could read it.
+    /// Through Forebay; a close waits until other nodes can read the data.
     Publish,
-    /// Through Forebay; a close waits for the node's own store.
+    /// Through Forebay; a close waits only for the node's own store.
     Defer,
 }
 
 impl Way {
     pub const ALL: [Way; 3] = [Way::Direct, Way::Publish, Way::Defer];
 
-    /// Also the name of its directory.
+    /// The name of the way, and of its directory.
     pub fn name(self) -> &'static str {
         match self {
             Way::Direct => "direct",
@@ -49,9 +50,9 @@ pub struct Sample {
     pub bytes: u64,
     /// From before the open to after the close, of the slowest rank.
     pub seconds: f64,
-    /// The same until the file system had the whole canonical file.
+    /// From before the open until the file system had the whole canonical file.
     pub complete: f64,
-    /// Until then, on all files of the file system.
+    /// Lock moves of all files of the file system until then.
     pub lock_moves: u64,
     pub written: u64,
 }
@@ -88,7 +89,7 @@ impl Results {
         spread.map(|spread| spread.mean)
     }
 
-    /// How many times as fast as directly, by the means.
+    /// Returns how many times faster than direct writes this way was, by the means.
     pub fn factor(&self, kernel: &Kernel, way: Way) -> Option<f64> {
         let mean = |way| self.mean(kernel, way, Sample::rate);
         Some(mean(way)? / mean(Way::Direct)?)

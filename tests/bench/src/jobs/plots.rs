@@ -1,5 +1,6 @@
-//! The figures as SVG: for each kernel a bar for each way and a dot for each run. Heights are
-//! logarithms, because the ways differ by orders of magnitude; what is zero has no bar, only its number.
+//! The figures as SVG: for each kernel a bar for each way and a dot for each run. The vertical axis
+//! is logarithmic, because the ways differ by orders of magnitude; a value of zero has no bar, only
+//! its number.
 
 use super::{Results, Sample, Way};
 use crate::osts::plots::{BAD, Done, GOOD, SIZE};
@@ -8,10 +9,10 @@ use plotters::prelude::*;
 use std::path::Path;
 
 const MIDDLE: RGBColor = RGBColor(0x6b, 0x9c, 0x5e);
-/// Of a group, for all its bars.
+/// Width of a group with all its bars.
 const WIDTH: f64 = 0.8;
 
-/// One bar of each group.
+/// The bars of one way, one in each group.
 struct Series {
     name: &'static str,
     color: RGBColor,
@@ -23,7 +24,7 @@ struct Figure<'a> {
     title: &'a str,
     groups: Vec<&'static str>,
     series: Vec<Series>,
-    /// From and to, in some groups.
+    /// Lowest and highest value of the mark of each group; `None` for groups without a mark.
     marks: Vec<Option<(f64, f64)>>,
     marks_name: &'a str,
 }
@@ -52,7 +53,7 @@ fn names(results: &Results) -> Vec<&'static str> {
     results.kernels().map(|kernel| kernel.name).collect()
 }
 
-/// Perceived bandwidth.
+/// Plots the perceived bandwidth.
 pub fn perceived(path: &Path, results: &Results) -> Done {
     draw(
         path,
@@ -66,7 +67,7 @@ pub fn perceived(path: &Path, results: &Results) -> Done {
     )
 }
 
-/// What the file system below paid for.
+/// Plots the lock moves, which are the cost on the side of the file system.
 pub fn lock_moves(path: &Path, results: &Results) -> Done {
     draw(
         path,
@@ -80,7 +81,8 @@ pub fn lock_moves(path: &Path, results: &Results) -> Done {
     )
 }
 
-/// Of each run over the mean of direct, and the paper's beside it.
+/// Plots the bandwidth of each run divided by the mean of direct writes, with the papers' factors
+/// beside it.
 pub fn factors(path: &Path, results: &Results) -> Done {
     let mut series = by_way(results, &[Way::Publish, Way::Defer], Sample::rate);
     for (n, kernel) in results.kernels().enumerate() {
@@ -107,7 +109,7 @@ pub fn factors(path: &Path, results: &Results) -> Done {
     )
 }
 
-/// Short enough for a place above a bar.
+/// Formats a number so that it fits above a bar.
 fn short(value: f64) -> String {
     match value {
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
@@ -209,7 +211,7 @@ mod tests {
     fn every_job_is_a_dot_and_every_kernel_named() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("figure.svg");
-        // Direct ones have no factor, and one job moved no lock.
+        // Direct runs have no factor, and one job moved no lock.
         let all: [(Plot, usize); 3] = [(perceived, 7), (lock_moves, 6), (factors, 4)];
         for (plot, jobs) in all {
             plot(&path, &results()).expect("plot");

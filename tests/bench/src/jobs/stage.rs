@@ -1,9 +1,9 @@
-//! Nodes over a simulated file system of which each is a client: the mount of client *n* is bound over
-//! the backing's path on node *n*, so that ranks and daemons of a node share that client's locks and
-//! every path is the same on all nodes.
+//! Nodes that are clients of one simulated file system. The mount of client *n* is bound over the
+//! backing's path on node *n*, so ranks and daemons of a node share that client's locks, and every
+//! path is the same on all nodes.
 //!
-//! Ends in the order daemons, nodes, file system, also when it is interrupted: the nodes' namespaces
-//! hold the mounts.
+//! Taken down in the order daemons, nodes, file system, also after an interruption: the nodes'
+//! namespaces hold the mounts.
 
 use super::Way;
 use super::measure::Options;
@@ -17,13 +17,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bounds a hang; measures nothing.
+/// Bounds a hang; has no influence on what is measured.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Between two looks: short beside what is measured, long beside a look.
+/// Pause between two polls: short compared with what is measured, long compared with one poll.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Stage {
-    // In the order in which they must go.
+    // Dropped in this order, which matters.
     cluster: Cluster,
     _left: Left,
     place: Place,
@@ -34,9 +34,10 @@ pub fn failed(failure: Failure) -> io::Error {
 }
 
 impl Stage {
-    /// Returns when all daemons answer and know how fast the OSTs are.
+    /// Returns when all daemons answer and have probed the OSTs.
     pub fn set(options: &Options, seed: u64) -> io::Result<Stage> {
-        // Files of three ways, and Forebay's twice: subfiles and canonical files.
+        // Room for the files of three ways; Forebay's are there twice, as subfiles and canonical
+        // files.
         let most = 6 * options.size * options.ranks as u64;
         let builder = Sim::builder()
             .osts(options.osts)
@@ -66,7 +67,8 @@ impl Stage {
             .config(config)
             .forebay(&options.forebay)
             .env("FOREBAY_LUSTRE_ROOT", root.to_string_lossy())
-            // As `auto` does on a Lustre, which FUSE cannot be taken for.
+            // The provider that `auto` chooses on Lustre. `auto` does not take a FUSE file system
+            // for Lustre.
             .args(["--ost-provider", "lustre"])
             .args(options.forebay_args.clone());
         for node in 0..options.nodes {
@@ -93,7 +95,7 @@ impl Stage {
         Ok(true)
     }
 
-    /// Waits until the file system has nothing left to do.
+    /// Waits until the file system has no request left to serve.
     pub fn settle(&self) -> io::Result<()> {
         self.wait("take what was written", || {
             let counters = self.place.sim().counters()?;
@@ -121,7 +123,7 @@ impl Stage {
         &self.place
     }
 
-    /// The file as the ranks name it.
+    /// Returns the path of the file as the ranks use it.
     pub fn path(&self, way: Way, name: &str) -> PathBuf {
         let root = match way {
             Way::Direct => self.cluster.backing(),
@@ -130,12 +132,12 @@ impl Stage {
         root.join(way.name()).join(name)
     }
 
-    /// The canonical file as one of the clients sees it.
+    /// Returns the path of the canonical file as that client sees it.
     pub fn canonical(&self, client: usize, way: Way, name: &str) -> PathBuf {
         self.place.client(client).join(way.name()).join(name)
     }
 
-    /// Removes the file where it was made.
+    /// Removes the file through the file system in which it was created.
     pub fn remove(&self, way: Way, name: &str) -> io::Result<()> {
         let path = match way {
             Way::Direct => self.canonical(0, way, name),
@@ -147,7 +149,7 @@ impl Stage {
         std::fs::remove_file(path)
     }
 
-    /// Takes it down in good order; the lines in which daemons complained.
+    /// Takes everything down regularly and returns the log lines in which daemons complained.
     pub fn end(self) -> io::Result<Vec<String>> {
         let Stage {
             cluster,
@@ -167,8 +169,8 @@ impl Stage {
     }
 }
 
-/// One directory for each kind of close, on the same mounts: both meet the same daemons, in the same
-/// minute.
+/// Returns a configuration with one directory for each kind of close on the same mounts, so both
+/// kinds are measured with the same daemons at the same time.
 fn policies() -> String {
     let ways = [Way::Publish, Way::Defer].map(Way::name);
     ways.map(|way| format!("[[policy]]\nmatch = \"{way}/**\"\nclose = \"{way}\"\n\n"))

@@ -1,4 +1,5 @@
-//! What the jobs perceived, what the file system below had to do for it, and what the papers compare.
+//! Tables of what the jobs perceived, what the file system below had to do for it, and what the
+//! papers compare.
 
 use super::{Results, Sample, Way};
 use crate::grid::Grid;
@@ -8,7 +9,7 @@ fn cell(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-/// Mean and deviation of the perceived bandwidth for each way, and the factors over direct.
+/// Mean and deviation of the perceived bandwidth of each way, and the factors over direct writes.
 pub fn perceived(results: &Results) -> Grid {
     let mut grid = Grid::new(&[
         "kernel",
@@ -46,7 +47,7 @@ pub fn perceived(results: &Results) -> Grid {
     grid
 }
 
-/// What it took until the canonical file was complete, as means.
+/// Means of the load and the time until the canonical file was complete.
 pub fn below(results: &Results) -> Grid {
     let mut grid = Grid::new(&[
         "kernel",
@@ -82,7 +83,7 @@ pub fn below(results: &Results) -> Grid {
     grid
 }
 
-/// Which comparison of which paper each factor is of.
+/// States for each factor which comparison of which paper it comes from.
 pub fn papers(results: &Results) -> Grid {
     let mut grid = Grid::new(&["kernel", ">paper's factor", "of which comparison"]);
     for kernel in results.kernels() {

@@ -1,7 +1,7 @@
-//! A Forebay daemon over a simulated client, known by its command line only.
+//! A Forebay daemon over a simulated client, used only through the `forebay` command.
 //!
-//! What it says about itself is read from `forebay status --json`: when no byte is only in its log
-//! any more ([`in_log`]), and what its probes cost ([`Probe`]).
+//! `forebay status --json` says when no byte is left only in its log ([`in_log`]), and what its
+//! probes cost ([`Probe`]).
 
 use crate::mountpoint;
 use crate::teardown::Left;
@@ -15,27 +15,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bounds a hang; measures nothing.
+/// Bounds a hang; has no influence on what is measured.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Between two looks at the status: short beside what is measured, long beside a look.
+/// Pause between two polls of the status: short compared with what is measured, long compared with
+/// one poll.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What probing has cost a daemon so far.
+/// The cost of the probes that the daemon has made so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Probe {
     pub seconds: f64,
-    /// Where the daemon tells.
+    /// `None` if the daemon does not report it.
     pub bytes: Option<u64>,
 }
 
-/// How to start one.
+/// Parameters for starting a daemon.
 pub struct Wish<'a> {
     pub program: &'a Path,
-    /// On disk, empty; for store, mount point and log.
+    /// An empty directory on disk, for store, mount point and log.
     pub dir: &'a Path,
     pub backing: &'a Path,
-    /// Stands for the root of a Lustre client.
+    /// Stands for the root directory of a Lustre client.
     pub lustre_root: &'a Path,
     pub args: &'a [String],
 }
@@ -49,7 +50,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Returns when the mount answers.
+    /// Starts the daemon and returns when the mount answers.
     pub fn start(wish: &Wish<'_>) -> io::Result<Daemon> {
         let dir = wish.dir.to_owned();
         let mount = dir.join("mount");
@@ -116,7 +117,8 @@ impl Daemon {
             .map_err(|e| io::Error::other(format!("forebay status --json is not JSON: {e}")))
     }
 
-    /// Waits until all bytes are on the parallel file system, in whichever files; when that was.
+    /// Waits until all bytes are on the parallel file system, in whatever files, and returns when
+    /// that was.
     pub fn wait_safe(&self) -> io::Result<Instant> {
         let begin = Instant::now();
         loop {
@@ -128,7 +130,7 @@ impl Daemon {
         }
     }
 
-    /// Waits for the first probe: a daemon is there long before the job is.
+    /// Waits for the first probe. In production a daemon runs long before the job starts.
     pub fn wait_probed(&self) -> io::Result<()> {
         let begin = Instant::now();
         while self.status()?["targets"]["probed_seconds_ago"].is_null() {
@@ -138,7 +140,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// `forebay drain DIR --wait`: all bytes are in the canonical files.
+    /// Runs `forebay drain DIR --wait`: afterwards all bytes are in the canonical files.
     pub fn drain(&self) -> io::Result<()> {
         let args = ["drain".as_ref(), self.mount.as_ref(), "--wait".as_ref()];
         succeed("drain", self.run(&args)?).map(drop)
@@ -148,7 +150,7 @@ impl Daemon {
         probe(&self.status()?)
     }
 
-    /// Unmounts in good order; the lines in which the daemon complained.
+    /// Unmounts regularly and returns the log lines in which the daemon complained.
     pub fn stop(mut self) -> io::Result<Vec<String>> {
         let args = ["umount".as_ref(), self.mount.as_ref()];
         succeed("umount", self.run(&args)?)?;
@@ -190,7 +192,8 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.left.forget_process(self.child.id());
-        // One that waits for its own mount survives even SIGKILL until the connection is aborted.
+        // A daemon that waits for its own mount survives even SIGKILL until the FUSE connection is
+        // aborted.
         let ended = self
             .child
             .kill()
@@ -229,7 +232,7 @@ fn missing(field: &str) -> io::Error {
     ))
 }
 
-/// Bytes that are nowhere but in the log.
+/// Returns how many bytes are only in the log.
 fn in_log(status: &Value) -> io::Result<u64> {
     let found = status.pointer("/bytes/in_log").and_then(Value::as_u64);
     found.ok_or_else(|| missing("bytes.in_log"))

@@ -1,8 +1,9 @@
-//! Writers that fit the file's OSTs, and writers that do not: who has to give up locks.
+//! Lock moves when the number of writers fits the file's OSTs, and when it does not.
 //!
-//! Delegates, each a client, write a striped file unit by unit in turn ([`flusher::domain`]). With
-//! a factor or multiple of the OSTs the same few clients come back to an object, with any other
-//! number all of them do. The paper has 48 and 49 delegates on 48 servers; here it is 8 and 9 on 8.
+//! Delegates, each a client, write a striped file unit by unit in turn ([`flusher::domain`]). If
+//! their number is a factor or multiple of the number of OSTs, the same few clients return to each
+//! object; with any other number all clients write to every object. The paper has 48 and 49
+//! delegates on 48 servers; here it is 8 and 9 on 8.
 
 use super::draw::run_seed;
 use super::place::Place;
@@ -15,15 +16,16 @@ use std::io;
 
 pub const OSTS: u32 = 8;
 
-/// What a delegate may have on the way to each OST. Few enough that the file goes out in rounds,
-/// as from a drain that writes and syncs; enough that four delegates nearly keep eight OSTs busy.
+/// Bytes that a delegate may have on the way to each OST: few enough that the file goes out in
+/// rounds, as from a drain that writes and syncs; enough that four delegates nearly keep eight OSTs
+/// busy.
 const WRITE_BEHIND: u64 = 2 * UNIT;
 
 #[derive(Clone, Debug)]
 pub struct Options {
     pub common: Common,
     pub delegates: Vec<u32>,
-    /// What a lock move costs its OST.
+    /// Time that a lock move costs its OST.
     pub lock_cost: String,
 }
 
@@ -32,7 +34,7 @@ pub struct Options {
 pub struct Sample {
     pub run: u32,
     pub delegates: u32,
-    /// Delegates that write to each object.
+    /// Number of delegates that write to each object.
     pub sharing: u32,
     pub units: u64,
     pub bytes: u64,
@@ -45,7 +47,7 @@ impl Sample {
         rate(self.bytes, self.seconds)
     }
 
-    /// A factor or multiple of the OSTs.
+    /// Whether the number of delegates is a factor or multiple of the number of OSTs.
     pub fn mapped(&self) -> bool {
         is_mapped(self.delegates)
     }
@@ -88,15 +90,16 @@ fn measure(options: &Options, run: u32, delegates: u32) -> io::Result<Sample> {
         .option("warm", common.size.to_string());
     let place = Place::start(&common.dir, delegates as usize + 1, simulator)?;
 
-    let dealt = Domains::of(UNIT, delegates);
+    let picked = Domains::with_count(UNIT, delegates);
     let paths = place.seen_by(delegates as usize, "canonical");
-    // Setting the size takes the lock of the last object: it goes to who writes there anyway.
-    let last = dealt.domain_of(common.size - 1);
+    // Setting the size takes the lock of the last object, so it is done by the client that writes
+    // there anyway.
+    let last = picked.domain_of(common.size - 1);
     writers::preset(&paths[last as usize], common.size)?;
     place.sim().reset_counters()?;
     let writer = |(domain, path)| Writer {
         path,
-        ranges: dealt.units(domain as u32, common.size).collect(),
+        ranges: picked.units(domain as u32, common.size).collect(),
     };
     let job: Vec<Writer> = paths.into_iter().enumerate().map(writer).collect();
     let content = run_seed(common.seed, run);
@@ -109,7 +112,7 @@ fn measure(options: &Options, run: u32, delegates: u32) -> io::Result<Sample> {
     Ok(Sample {
         run,
         delegates,
-        sharing: dealt.sharing(OSTS),
+        sharing: picked.sharing(OSTS),
         units: common.size.div_ceil(UNIT),
         bytes: common.size,
         seconds: clock.seconds(),

@@ -1,10 +1,10 @@
-//! Contention: which OSTs other jobs keep busy during a run, and how much they leave.
+//! Contention: which OSTs other jobs keep busy during a run, and how much bandwidth they leave.
 //!
-//! On a shared machine it is other targets every time, and the load on them changes. Here two OSTs
-//! are drawn anew for each run, and each is left with a share of its bandwidth drawn evenly from a
-//! twentieth to three twentieths: a tenth on average ([`VARYING`]); or with exactly a tenth ([`TENTH`]),
-//! and then runs differ by jitter and by nothing else. All cases of a run get the same draw, so they
-//! differ by what they do and by nothing else.
+//! On a shared machine other targets are busy each time, and their load varies. Here two OSTs are
+//! drawn anew for each run. Each keeps a share of its bandwidth that is drawn evenly from a
+//! twentieth to three twentieths, a tenth on average ([`VARYING`]), or exactly a tenth ([`TENTH`]),
+//! in which case runs differ only by jitter. All cases of a run get the same draw, so they differ
+//! only by what they do.
 
 use pfs_sim::{Change, Sim};
 use rand::rngs::StdRng;
@@ -31,8 +31,8 @@ pub struct SlowOst {
 }
 
 impl Contention {
-    /// The draw of run `run` of `seed`, over `osts` OSTs of `bandwidth` each, of which slow ones are
-    /// left with a `share`.
+    /// Draws the slow OSTs of run `run` of `seed` from `osts` OSTs of `bandwidth` each. Each slow
+    /// OST keeps a `share` of it.
     pub fn draw(
         seed: u64,
         run: u32,
@@ -63,7 +63,7 @@ impl Contention {
     }
 }
 
-/// A seed for everything random in one run.
+/// Returns the seed for everything random in one run.
 pub fn run_seed(seed: u64, run: u32) -> u64 {
     seed.wrapping_mul(1_000_003).wrapping_add(u64::from(run))
 }

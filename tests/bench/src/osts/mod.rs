@@ -1,13 +1,14 @@
-//! Slow targets and fighting writers, on the simulated parallel file system.
+//! Slow targets and writers that compete for locks, on the simulated parallel file system.
 //!
-//! Two questions, each with its own part:
+//! Two parts, one for each question:
 //!
-//! - [`probing`]: what do a few slow OSTs do to a shared-file checkpoint that is written straight
-//!   to the file system, through Forebay to subfiles on all OSTs, and to those that a probe chose?
+//! - [`probing`]: how do a few slow OSTs affect a shared-file checkpoint that is written directly
+//!   to the file system, through Forebay to subfiles on all OSTs, and through Forebay to subfiles
+//!   on the OSTs that a probe chose?
 //! - [`domains`]: how many locks move when the number of writers fits the file's OSTs, and when it
 //!   does not?
 //!
-//! The simulator's model says what can be seen at all (`tests/pfs-sim/README.md`): ratios and
+//! The simulator's model limits what the results can show (`tests/pfs-sim/README.md`): ratios and
 //! deviations mean something, seconds do not.
 
 pub mod daemon;
@@ -22,26 +23,26 @@ pub mod writers;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 
-/// Where things are, for both parts.
+/// Settings that both parts need.
 #[derive(Clone, Debug)]
 pub struct Common {
-    /// Where the temporary directories go.
+    /// Parent of the temporary directories.
     pub dir: PathBuf,
     pub runs: u32,
-    /// Of the checkpoint file.
+    /// Bytes of the checkpoint file.
     pub size: u64,
-    /// Of each OST, in bytes per second.
+    /// Bytes per second of each OST.
     pub bandwidth: u64,
     pub seed: u64,
 }
 
-/// The unit of everything: stripe size, block of the job, unit of the drain.
+/// Stripe size, block of the job and unit of the drain.
 pub const UNIT: u64 = 1 << 20;
 
-/// How much the service time of each request varies, both ways.
+/// How much the service time of each request varies, in both directions.
 pub const JITTER: &str = "10%";
 
-/// A line for each measurement, and on a terminal a bar below them.
+/// Prints a line for each measurement, and on a terminal a progress bar below them.
 pub struct Reporter(ProgressBar);
 
 impl Reporter {
@@ -64,7 +65,7 @@ impl Reporter {
         self.0.inc(1);
     }
 
-    /// A line that is no measurement.
+    /// Prints a line that is not a measurement.
     pub fn say(&self, line: &str) {
         self.0.suspend(|| eprintln!("{line}"));
     }

@@ -1,7 +1,7 @@
-//! A simulated file system for one measurement: fresh, with one mount for each client.
+//! A fresh simulated file system for one measurement, with one mount for each client.
 //!
-//! Fresh each time, because locks, jitter and memory that an earlier measurement left would be a
-//! part of the next one.
+//! A file system that was used before would carry over locks, jitter and memory from the earlier
+//! measurement.
 
 use crate::teardown::Left;
 use pfs_sim::{Builder, Change, Sim};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 pub struct Place {
-    // In the order in which they must go.
+    // Dropped in this order, which matters.
     sim: Sim,
     left: Left,
     dir: TempDir,
 }
 
 impl Place {
-    /// `clients` mounts of a file system like `builder`.
+    /// Starts a file system with the settings of `builder` and mounts it for `clients` clients.
     pub fn start(parent: &Path, clients: usize, builder: Builder) -> io::Result<Place> {
         let dir = tempfile::Builder::new()
             .prefix("bench-osts.")
@@ -39,32 +39,32 @@ impl Place {
         &self.sim
     }
 
-    /// The mount of client `n`.
+    /// Returns the mount of client `n`.
     pub fn client(&self, n: usize) -> &Path {
         &self.sim.mounts()[n]
     }
 
-    /// `name` as each of the first `count` clients sees it.
+    /// Returns the path of `name` for each of the first `count` clients.
     pub fn seen_by(&self, count: usize, name: &str) -> Vec<PathBuf> {
         (0..count).map(|n| self.client(n).join(name)).collect()
     }
 
-    /// A directory on disk beside the mounts.
+    /// Makes a directory on disk beside the mounts.
     pub fn scratch(&self, name: &str) -> io::Result<PathBuf> {
         let dir = self.dir.path().join(name);
         std::fs::create_dir_all(&dir)?;
         Ok(dir)
     }
 
-    /// A directory with the files by which a Lustre client tells its OSTs.
+    /// Makes a directory with the files from which a Lustre client learns its OSTs.
     pub fn lustre_root(&self) -> io::Result<PathBuf> {
         let root = self.scratch("lustre-root")?;
         self.sim.lustre_root(&root)?;
         Ok(root)
     }
 
-    /// No more waiting, for looking at a result, which is not measured: does `look` while every OST
-    /// is as fast as the machine.
+    /// Runs `look` while every OST is as fast as the machine, then restores the settings. For
+    /// checks of results, which are not measured.
     pub fn unhurt<T>(&self, look: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let before = self.sim.config()?;
         self.sim.set_all(Change {

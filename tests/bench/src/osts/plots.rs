@@ -1,5 +1,5 @@
-//! The figures as SVG: every run as a dot, mean and deviation as a bar, and lock moves by the number
-//! of delegates.
+//! The figures as SVG: every run as a dot, mean and deviation as a bar; and lock moves by the
+//! number of delegates.
 
 use super::domains;
 use super::probing::{Case, Results};
@@ -17,14 +17,15 @@ pub(crate) const BAD: RGBColor = RGBColor(0xd9, 0x8c, 0x2b);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Done = Result<(), Box<dyn Error>>;
 
-/// One place on the horizontal axis.
+/// One position on the horizontal axis.
 struct Column {
     name: String,
     values: Vec<f64>,
     color: RGBColor,
 }
 
-/// Perceived bandwidths are in the table only: they would press all others to the ground.
+/// Columns of the figure. The perceived bandwidths are only in the table: beside them all other
+/// columns would be too short to read.
 const COLUMNS: [(Case, Until, &str); 5] = [
     (Case::Direct, Until::Complete, "direct"),
     (Case::AllOsts, Until::Safe, "all OSTs, safe"),
@@ -83,7 +84,7 @@ pub fn lock_moves(path: &Path, samples: &[domains::Sample]) -> Done {
     Ok(())
 }
 
-/// Column `n` is around `n` on the horizontal axis.
+/// Draws column `n` around `n` on the horizontal axis.
 fn panel(area: &Area<'_>, title: &str, columns: &[Column]) -> Done {
     let highest = columns.iter().flat_map(|column| &column.values);
     let top = highest.copied().fold(1.0, f64::max) * 1.1;

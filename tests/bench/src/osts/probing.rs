@@ -1,20 +1,22 @@
-//! A shared-file checkpoint while two OSTs are slow: direct, through Forebay, and with probing.
+//! A shared-file checkpoint while two OSTs are slow: written directly, through Forebay, and through
+//! Forebay with probing.
 //!
 //! # What is the same for all cases
 //!
-//! The job: writers that put one file down block by block in turn, its size set before. In a run
-//! all cases meet the same contention ([`super::draw`]), each on a fresh file system. Runs are
-//! interleaved: the first of all cases, then the second.
+//! The job: several writers write one file block by block in turn, after its size has been set. In
+//! a run all cases meet the same contention ([`super::draw`]), each on a fresh file system. Runs
+//! are interleaved: the first run of all cases, then the second.
 //!
 //! # What is compared
 //!
-//! Blocks are stripes, and the writers are a factor of the OSTs: no lock moves between the writers
-//! of the direct case, which have a client's write-behind too. So the slow OSTs are all that it
-//! suffers from, and what Forebay gains is not gained from a job that was badly cut.
+//! Blocks are stripes, and the number of writers is a factor of the number of OSTs. So no lock
+//! moves between the writers of the direct case, which also have a client's write-behind: the
+//! direct case suffers only from the slow OSTs, and Forebay gains nothing from a job with a bad
+//! access pattern.
 //!
-//! Forebay's job is done three times: for its writers when they have closed the file, safe when no
-//! byte is only in the node's log, and complete when the canonical file has all of them. All three
-//! count from the first open.
+//! For Forebay three ends of a checkpoint are measured: perceived, when the writers have closed the
+//! file; safe, when no byte is only in the node's log; and complete, when the canonical file has
+//! all bytes. All three count from the first open.
 
 use super::daemon::{Daemon, Probe, Wish};
 use super::draw::{Contention, TENTH, VARYING, run_seed};
@@ -29,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 pub const OSTS: usize = 16;
 
-/// What a client may have on the way to each OST: Lustre's default.
+/// Bytes that a client may have on the way to each OST: Lustre's default.
 const WRITE_BEHIND: &str = "32M";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
@@ -57,20 +59,22 @@ impl Case {
 pub struct Options {
     pub common: Common,
     pub cases: Vec<Case>,
-    /// Slow OSTs are left with exactly a tenth instead of a draw.
+    /// Slow OSTs keep exactly a tenth of their bandwidth instead of a drawn share.
     pub tenth: bool,
     pub writers: usize,
     /// Checkpoints that one run writes one after the other.
     pub checkpoints: u32,
-    /// Checkpoints of one more run with probing, in which the probe's share is that of a job.
+    /// Checkpoints of one additional run with probing, which shows the probe's share in a job of
+    /// that length.
     pub long: u32,
-    /// Whether the clock runs on until the canonical file has all bytes, except in the long run,
-    /// where it always does.
+    /// Whether the clock runs until the canonical file has all bytes. In the long run it always
+    /// does.
     pub complete: bool,
-    /// What a probe writes to each OST.
+    /// Bytes that a probe writes to each OST.
     pub probe_size: u64,
     pub forebay: PathBuf,
-    /// Further arguments of `forebay mount`, as `--key=value`; they replace those of this module.
+    /// Further arguments of `forebay mount`, as `--key=value`. They replace arguments of the same
+    /// name that this module sets.
     pub forebay_args: Vec<String>,
 }
 
@@ -81,18 +85,18 @@ pub struct Sample {
     pub case: Case,
     pub contention: Contention,
     pub bytes: u64,
-    /// Until the last writer had closed the file. Direct writers sync before that.
+    /// Until the last writer had closed the file. Direct writers sync before they close.
     pub perceived: f64,
     /// Until all bytes were on the file system.
     pub safe: f64,
-    /// Until all bytes were in the canonical file; `None` where that was not waited for.
+    /// Until all bytes were in the canonical file; `None` if the run did not wait for that.
     pub complete: Option<f64>,
     pub probe: Option<Probe>,
-    /// Bytes that the slow OSTs took, and all.
+    /// Bytes that the slow OSTs received; `written_bytes` counts all OSTs.
     pub slow_bytes: u64,
     pub written_bytes: u64,
     pub lock_moves: u64,
-    /// What the daemon complained about.
+    /// Log lines in which the daemon complained.
     pub complaints: Vec<String>,
 }
 
@@ -109,7 +113,7 @@ impl Sample {
         Some(rate(self.bytes, self.complete?))
     }
 
-    /// The part of the I/O time that went into probing.
+    /// Returns the share of the I/O time that was spent on probing.
     pub fn probe_share(&self) -> Option<f64> {
         Some(self.probe?.seconds / self.complete?)
     }
@@ -179,13 +183,13 @@ fn simulator(options: &Options, run: u32) -> pfs_sim::Builder {
         .stripe(&UNIT.to_string(), OSTS)
         .write_behind(WRITE_BEHIND)
         .seed(run_seed(common.seed, run))
-        // The checkpoint twice: subfiles and canonical file.
+        // Room for the checkpoint twice: as subfiles and as canonical file.
         .option("warm", (2 * common.size).to_string())
 }
 
 fn measure(options: &Options, case: Case, run: u32, checkpoints: u32) -> io::Result<Sample> {
     let common = &options.common;
-    // One client for each writer, and one that only looks.
+    // One client for each writer, and one that only checks the result.
     let place = Place::start(&common.dir, options.writers + 1, simulator(options, run))?;
     let share = if options.tenth { TENTH } else { VARYING };
     let contention = Contention::draw(common.seed, run, OSTS, common.bandwidth, share);
@@ -212,21 +216,21 @@ fn measure(options: &Options, case: Case, run: u32, checkpoints: u32) -> io::Res
     Ok(sample)
 }
 
-/// What the writers do, each through its path.
+/// Returns what each writer does, through its own path.
 fn job(options: &Options, paths: Vec<PathBuf>) -> Vec<Writer> {
-    let dealt = Domains::of(UNIT, paths.len() as u32);
+    let picked = Domains::with_count(UNIT, paths.len() as u32);
     let writer = |(n, path)| Writer {
         path,
-        ranges: dealt.units(n as u32, options.common.size).collect(),
+        ranges: picked.units(n as u32, options.common.size).collect(),
     };
     paths.into_iter().enumerate().map(writer).collect()
 }
 
-/// The path of who writes the last block. Setting the size takes the lock there: from anyone else
-/// it would have to be moved.
+/// Returns the path of the writer of the last block. Setting the size takes the lock there, which
+/// would have to move if another client had set it.
 fn last<'a>(options: &Options, paths: &'a [PathBuf]) -> &'a Path {
-    let dealt = Domains::of(UNIT, paths.len() as u32);
-    &paths[dealt.domain_of(options.common.size - 1) as usize]
+    let picked = Domains::with_count(UNIT, paths.len() as u32);
+    &paths[picked.domain_of(options.common.size - 1) as usize]
 }
 
 fn direct(
@@ -313,13 +317,13 @@ fn arguments(options: &Options, case: Case) -> Vec<String> {
     args
 }
 
-/// The seed of a checkpoint's bytes: no two in a run are alike.
+/// Returns the seed of a checkpoint's content. No two checkpoints of a run are alike.
 fn content(sample: &Sample, checkpoint: u32) -> u64 {
     (u64::from(sample.run) << 32) + u64::from(checkpoint)
 }
 
-/// After the clock: counts, compares the canonical file as another client sees it, and removes the
-/// checkpoint.
+/// Runs after the clock has stopped: reads the counters, compares the canonical file through
+/// another client, and removes the checkpoint.
 fn finish(
     options: &Options,
     place: &Place,

@@ -1,18 +1,18 @@
-//! What the samples say: spread by case, ratios, and whether the targets are met.
+//! Evaluates the samples: spread by case, ratios, and whether the targets are met.
 
 use super::probing::{Case, Results};
 use super::{domains, probing};
 use crate::grid::Grid;
 use crate::stats::Spread;
 
-/// The least that probing must gain over the direct case: the low end of Son et al.
+/// The least that probing must gain over the direct case: the low end of what Son et al. report.
 const GAIN: f64 = 1.36;
-/// The most that bandwidth may vary with probing, against no probing.
+/// The most that the bandwidth may vary with probing, relative to its variation without probing.
 const STEADIER: f64 = 1.0 / 3.0;
-/// The most that probing may cost of the I/O time.
+/// The largest share of the I/O time that probing may cost.
 const PROBE_SHARE: f64 = 0.01;
 
-/// How far a checkpoint has to be, for a bandwidth.
+/// The state of a checkpoint at which a bandwidth stops counting time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Perceived,
@@ -30,7 +30,7 @@ impl Until {
     }
 }
 
-/// The rows of the table: a case and what its time runs to.
+/// Rows of the table: a case, and the state up to which its time counts.
 pub const ROWS: [(Case, Until); 7] = [
     (Case::Direct, Until::Complete),
     (Case::AllOsts, Until::Perceived),
@@ -41,7 +41,7 @@ pub const ROWS: [(Case, Until); 7] = [
     (Case::Probing, Until::Complete),
 ];
 
-/// MB/s of each run.
+/// Returns the MB/s of each run.
 pub fn rates(results: &Results, case: Case, until: Until) -> Vec<f64> {
     let of = results.samples.iter().filter(|sample| sample.case == case);
     of.filter_map(|sample| match until {
@@ -63,7 +63,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// The part of what a case wrote that went to slow OSTs.
+/// Returns the share of a case's written bytes that went to slow OSTs.
 fn on_slow(results: &Results, case: Case) -> Option<f64> {
     let of = || results.samples.iter().filter(|sample| sample.case == case);
     let slow: u64 = of().map(|sample| sample.slow_bytes).sum();
@@ -141,7 +141,7 @@ fn bandwidth_verdicts(results: &Results, until: Until) -> Vec<String> {
     lines
 }
 
-/// One line for each target that could be looked at.
+/// Returns one line for each target that the samples allow to check.
 pub fn probing_verdicts(results: &Results) -> Vec<String> {
     let mut lines = Vec::new();
     for until in [Until::Safe, Until::Complete] {
@@ -182,7 +182,7 @@ pub fn probing_verdicts(results: &Results) -> Vec<String> {
     lines
 }
 
-/// The samples of each number of delegates, in the order measured.
+/// Groups the samples by number of delegates, in the order in which they were measured.
 pub fn by_delegates(samples: &[domains::Sample]) -> Vec<(u32, Vec<&domains::Sample>)> {
     let mut groups: Vec<(u32, Vec<&domains::Sample>)> = Vec::new();
     for sample in samples {
@@ -194,7 +194,7 @@ pub fn by_delegates(samples: &[domains::Sample]) -> Vec<(u32, Vec<&domains::Samp
     groups
 }
 
-/// Lock moves and MB/s of a group.
+/// Returns the spread of the lock moves and of the MB/s of a group.
 pub fn domain_spreads(group: &[&domains::Sample]) -> Option<(Spread, Spread)> {
     let moves: Vec<f64> = group.iter().map(|s| s.lock_moves as f64).collect();
     let rates: Vec<f64> = group.iter().map(|s| s.rate()).collect();

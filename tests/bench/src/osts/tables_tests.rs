@@ -43,14 +43,14 @@ fn targets_follow_from_the_samples() {
     ]);
     let lines = probing_verdicts(&good);
     assert_eq!(lines.len(), 7, "{lines:#?}");
-    // 75 MB/s direct, 198 with probing.
+    // Direct 75 MB/s, with probing 198 MB/s.
     assert!(lines[0].starts_with("met: ") && lines[0].ends_with(": 2.64"));
-    // 35.4 and 2.8 MB/s.
+    // Deviations of 35.4 and 2.8 MB/s.
     assert!(lines[1].starts_with("met: ") && lines[1].ends_with(" 0.08"));
     assert!(lines[2].starts_with("met: ") && lines[2].ends_with(" 0.03"));
-    // The same, until the canonical file is complete.
+    // The same verdicts until the canonical file is complete.
     assert!(lines[3].starts_with("met: ") && lines[3].contains("until complete"));
-    // 0.02 s of 1.0 and 1.02 s.
+    // 0.02 s of probing in 1.0 s and 1.02 s.
     assert!(lines[6].starts_with("missed: ") && lines[6].contains("2.0 %"));
 
     good.long = Some(sample(2, Case::Probing, 10.0));

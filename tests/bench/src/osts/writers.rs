@@ -1,7 +1,7 @@
-//! The job: writers that share one file, each on its own client, and a look at what they wrote.
+//! The job: writers that share one file, each on its own client, and a check of what they wrote.
 //!
-//! Writers are threads: what makes them different clients is the mount that they write through.
-//! Their data is made before the clock runs, which it does from the first open to the last close.
+//! Writers are threads; they are different clients because each writes through its own mount. Their
+//! data is made before the clock runs. The clock counts from the first open to the last close.
 
 use crate::pattern;
 use layout_index::ByteRange;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// What one writer does: these ranges of the file at this path, in this order.
+/// The task of one writer: it writes these ranges of the file at this path, in this order.
 pub struct Writer {
     pub path: PathBuf,
     pub ranges: Vec<ByteRange>,
 }
 
-/// When the first writer opened the file and the last one had closed it.
+/// The times when the first writer opened the file and when the last one had closed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     pub start: Instant,
@@ -35,13 +35,14 @@ fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + '_ {
     move |e| io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }
 
-/// An empty file of this size, so that no write has to wait for another one to extend it.
+/// Makes a file of this size without data, so that no write has to wait for another one to extend
+/// it.
 pub fn preset(path: &Path, size: u64) -> io::Result<()> {
     let file = File::create_new(path).map_err(named(path))?;
     file.set_len(size).map_err(named(path))
 }
 
-/// Lets all writers loose at once; `sync` before they close. The file must be there.
+/// Starts all writers at once; with `sync` they sync before they close. The file must exist.
 pub fn write(writers: &[Writer], seed: u64, sync: bool) -> io::Result<Clock> {
     let barrier = &Barrier::new(writers.len());
     let clocks: Vec<io::Result<Clock>> = std::thread::scope(|scope| {
@@ -74,7 +75,7 @@ fn one_writer(writer: &Writer, seed: u64, sync: bool, barrier: &Barrier) -> io::
         pattern::fill(seed, range.start, block);
         rest = tail;
     }
-    // Nothing before this may fail: the others wait here.
+    // Nothing before this may fail: the other writers wait at the barrier.
     barrier.wait();
     let start = Instant::now();
     let file = OpenOptions::new()
@@ -98,7 +99,8 @@ fn one_writer(writer: &Writer, seed: u64, sync: bool, barrier: &Barrier) -> io::
     })
 }
 
-/// Compares every byte of the file with what `seed` says; an error names the first wrong one.
+/// Compares every byte of the file with the content given by `seed`; the error names the first
+/// wrong byte.
 pub fn verify(path: &Path, size: u64, seed: u64) -> io::Result<()> {
     const BLOCK: usize = 4 << 20;
     let file = File::open(path).map_err(named(path))?;

@@ -1,4 +1,4 @@
-//! The command line as it is typed.
+//! The definition of the command line.
 
 use crate::mpi::Mpi;
 use crate::state::Network;
@@ -25,7 +25,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What a node is, what one does with them, and what the exit codes say.
+/// Help text: what a node is, examples, and the exit codes.
 const EXAMPLES: &str = "\
 A node is a mount namespace with a host name (n0, n1, …) and an address of its own. Processes,
 users and all other files are this machine's. Needs root.
@@ -274,7 +274,7 @@ pub struct KeepArgs {
     pub bind: Vec<PathBuf>,
 }
 
-/// A node as people write it.
+/// Parses a node as people write it: `1` or `n1`.
 fn node(text: &str) -> Result<usize, String> {
     let number = text.strip_prefix('n').unwrap_or(text);
     number

@@ -1,4 +1,4 @@
-//! What `status` and `logs` print.
+//! Output of `status` and `logs`.
 
 use crate::failure::{Failure, Result};
 use crate::network;
@@ -17,7 +17,7 @@ struct Report {
     mount: PathBuf,
     backing: PathBuf,
     network: Network,
-    /// False where `up` was killed half way.
+    /// False if `up` was killed half way.
     complete: bool,
     nodes: Vec<NodeReport>,
 }
@@ -25,13 +25,13 @@ struct Report {
 #[derive(Serialize)]
 struct NodeReport {
     name: String,
-    /// `up`, `dead` (its daemon does not run) or `gone` (neither do its namespaces).
+    /// `up`, `dead` (its daemon does not run) or `gone` (its namespaces do not exist either).
     state: &'static str,
     daemon: Option<i32>,
     keeper: Option<i32>,
     address: Option<String>,
     undrained: Option<u64>,
-    /// Why something above is not known.
+    /// Why one of the values above is unknown.
     problem: Option<String>,
     /// `forebay status --json` of its mount.
     report: Option<Value>,
@@ -135,7 +135,7 @@ fn render(report: &Report) -> String {
     text
 }
 
-/// Three digits and a unit.
+/// Formats a size with three digits and a unit.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -152,7 +152,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// One line, again and again, until nothing is left or time is up. For a terminal.
+/// Rewrites one line on the terminal until nothing is left to drain or the time is up.
 pub fn watch(place: &Place, limit: Option<Duration>) -> Result<()> {
     let state = State::load(place)?;
     let mut problem = None;

@@ -31,7 +31,7 @@ fn another_process_of_the_same_number_is_left_alone() {
         .unwrap();
     assert!(real.is_alive(), "a stranger was killed");
     real.end(Signal::SIGKILL, Duration::from_secs(10)).unwrap();
-    // Not waited for yet: a zombie counts as gone.
+    // The parent has not waited for it yet: a zombie counts as gone.
     assert!(!real.is_alive());
     real.end(Signal::SIGKILL, Duration::from_secs(1)).unwrap();
     child.wait().unwrap();
@@ -66,7 +66,7 @@ fn variables_are_compared_whole() {
         .spawn()
         .unwrap();
     let pid = child.id() as i32;
-    // Until it has become `sleep` it shows its parent's variables.
+    // Until the child has executed `sleep`, its environment is that of its parent.
     crate::wait::poll(Duration::from_secs(10), || {
         has_variable(pid, "FOREBAY_CLUSTER", "/a/b").then_some(())
     })

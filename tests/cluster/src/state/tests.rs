@@ -78,7 +78,7 @@ fn only_its_own_names_are_removed() {
     remove(&place, &state, true).unwrap();
     assert!(mine.exists() && n2.exists() && place.log("n0").exists());
     assert!(!place.file().exists() && !place.node("n1").exists());
-    // Again, and now everything: it may be called as often as one likes.
+    // Removes everything this time, and once more: repeated calls must succeed.
     std::fs::remove_file(&mine).unwrap();
     std::fs::remove_dir(&n2).unwrap();
     remove(&place, &state, false).unwrap();

@@ -1,6 +1,7 @@
-//! A cluster by its command line, below a temporary directory, and what must be gone afterwards.
+//! A cluster that a test controls by the command line, below a temporary directory, and a check
+//! that it is gone afterwards.
 
-// Each test file is a crate of its own and uses its part of this.
+// Each test file is a crate of its own and uses only part of this module.
 #![allow(dead_code)]
 
 use std::ffi::OsStr;
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-cluster");
 
-/// Directories for one cluster, and its end whatever happens to the test.
+/// Directories for one cluster. Takes the cluster down however the test ends.
 pub struct Ground {
     root: TempDir,
 }
@@ -45,7 +46,7 @@ impl Ground {
         self.path("backing").join(name)
     }
 
-    /// `forebay-cluster ARGUMENTS --dir STATE`, not started.
+    /// Returns the command `forebay-cluster ARGUMENTS --dir STATE`, not started.
     pub fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(PROGRAM);
         command
@@ -57,13 +58,13 @@ impl Ground {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Output {
         let mut command = self.command(arguments);
         command.output().expect("start forebay-cluster")
     }
 
-    /// Runs it, and fails the test if it fails. What it printed.
+    /// Runs the program, fails the test if it fails, and returns what it printed.
     #[track_caller]
     pub fn ok<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> String {
         let out = self.run(arguments);
@@ -71,12 +72,12 @@ impl Ground {
             out.status.success(),
             "{}: {}",
             out.status,
-            forebay_tests::bay::text(&out)
+            forebay_tests::test_mount::text(&out)
         );
         String::from_utf8(out.stdout).expect("it prints text")
     }
 
-    /// `up N` with the test's directories.
+    /// Returns the arguments of `up N` with the test's directories.
     pub fn up(&self, nodes: &str, more: &[&str]) -> Vec<std::ffi::OsString> {
         let mut line = vec!["up".into(), nodes.into(), "--backing".into()];
         line.push(self.path("backing").into());
@@ -89,7 +90,8 @@ impl Ground {
         serde_json::from_str(&self.ok(["status", "--json"])).expect("status --json is JSON")
     }
 
-    /// Nothing of the cluster is left: no process that names its directory, no mount, no file.
+    /// Asserts that nothing of the cluster is left: no process that names its directory, no mount,
+    /// no file.
     #[track_caller]
     pub fn assert_gone(&self) {
         let left = processes_naming(&self.state());
@@ -105,14 +107,15 @@ impl Drop for Ground {
     fn drop(&mut self) {
         let out = self.run(["down", "--discard"]);
         if !out.status.success() {
-            eprintln!("down: {}", forebay_tests::bay::text(&out));
-            // Without its state nobody could end what is left.
+            eprintln!("down: {}", forebay_tests::test_mount::text(&out));
+            // The state in this directory is needed to end what is left, so the directory is kept.
             self.root.disable_cleanup(true);
         }
     }
 }
 
-/// Processes with this directory in their command line or environment: keepers, daemons, jobs.
+/// Returns the processes with this directory in their command line or environment: keepers,
+/// daemons, jobs.
 pub fn processes_naming(dir: &Path) -> Vec<String> {
     let me = std::process::id().to_string();
     let needle = dir.to_string_lossy().into_owned();

@@ -7,7 +7,7 @@ fn write(offset: u64, data: &[u8]) -> Effect {
     }
 }
 
-/// Base `aaaa`; a synced write `b` at 0, an unsynced write `cc` at 2, a write `d` in flight.
+/// Base `aaaa`; a synced write `b` at 0, an unsynced write `ccc` at 2, a write `d` at 1 in flight.
 fn history() -> History {
     let mut history = History::new(b"aaaa".to_vec());
     let begun = history.begin(0, write(0, b"b"));

@@ -1,11 +1,11 @@
-//! The way through subfiles, and what may happen meanwhile.
+//! The way of data through subfiles, and other operations meanwhile.
 
 use super::Rig;
 use crate::osts::Osts;
 use layout_index::{ByteRange, Result, StoreError};
 
-/// What happens while bytes are on their way to a subfile, to the first of them where it is about
-/// bytes.
+/// An operation that happens while bytes are on their way to a subfile. If it concerns bytes, it concerns the first
+/// of them.
 #[derive(Clone, Copy, Debug)]
 pub enum Late {
     Write { shift: u64, len: u64 },
@@ -58,7 +58,7 @@ impl Rig {
         }
     }
 
-    /// The daemon dies with bytes in subfiles that it did not record.
+    /// Kills the daemon while subfiles have bytes that it did not record.
     pub fn subfile_and_kill(&mut self, n: usize, max: usize) -> Result<()> {
         let file = self.file(n);
         if !file.is_unlinked() {
@@ -71,7 +71,7 @@ impl Rig {
         self.kill_and_open().map(|_| ())
     }
 
-    /// Lets go of subfiles of file `n` that nothing refers to, however small they are.
+    /// Gives up the subfiles of file `n` that nothing refers to, however small they are.
     pub fn retire(&mut self, n: usize) -> Result<()> {
         self.file(n).retire_empty_subfiles(0)
     }

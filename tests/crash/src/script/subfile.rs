@@ -6,12 +6,13 @@ use layout_index::{ByteRange, Result};
 use rand::Rng;
 use rand::rngs::StdRng;
 
-/// When scenes are played that would hardly ever come up by chance: in every second workload these,
+/// The steps at which scenes are played that would hardly ever come up by chance. These belong to every second
+/// workload.
 const REPLACE_AT: usize = 1;
 const RESTART_AT: usize = 3;
 const WHOLE_AT: usize = 5;
 const END_AT: usize = 7;
-/// and in the others this one, which leaves more to chance.
+/// This one belongs to the other workloads, which leave more to chance.
 const COMPACT_AT: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -25,22 +26,22 @@ pub enum SubStep {
         n: usize,
     },
     Remove,
-    /// Bytes are on their way and the daemon is killed.
+    /// Kills the daemon while bytes are on their way.
     Killed {
         n: usize,
         max: usize,
     },
-    /// Everything that a subfile has is replaced by what nobody has synced, and it is let go of.
+    /// Replaces everything that a subfile has by data that is not synced, and gives the subfile up.
     Replace {
         n: usize,
         cut: bool,
     },
-    /// Killed half way, goes on with the same subfiles, and again.
+    /// Kills the daemon half way, goes on with the same subfiles, and does that again.
     Restart {
         n: usize,
         lane: u64,
     },
-    /// All the way, with the extents in the index, and everything removed.
+    /// Takes data all the way, with the extents in the index, and removes everything.
     Whole {
         n: usize,
         lane: u64,
@@ -50,14 +51,14 @@ pub enum SubStep {
         n: usize,
         lane: u64,
     },
-    /// The file is clean, nobody has synced the word, and its subfiles are removed or the daemon
-    /// is killed.
+    /// The file becomes clean, the record of that is not synced, and then its subfiles are removed or the daemon is
+    /// killed.
     End {
         n: usize,
     },
 }
 
-/// The scene at step `drawn`, if there is one.
+/// Returns the scene at step `drawn`, if there is one.
 pub(super) fn scene(odd: bool, drawn: usize, n: usize, lane: u64) -> Option<SubStep> {
     Some(match (odd, drawn) {
         (true, REPLACE_AT) => SubStep::Replace { n, cut: true },
@@ -69,7 +70,7 @@ pub(super) fn scene(odd: bool, drawn: usize, n: usize, lane: u64) -> Option<SubS
     })
 }
 
-/// A step by chance, or none of these.
+/// Draws a step by chance, or `None` for none of these.
 pub(super) fn draw(rng: &mut StdRng, n: usize) -> Option<SubStep> {
     let max = rng.random_range(1..9);
     Some(match rng.random_range(0..100) {
@@ -176,7 +177,7 @@ fn compact(rig: &mut Rig, n: usize, lane: u64) -> Result<()> {
 }
 
 fn end(rig: &mut Rig, n: usize) -> Result<()> {
-    // A life of which the index has nothing: nobody syncs the log when it ends.
+    // The index has nothing of the next dirty period: nothing syncs the log when it ends.
     rig.drain_all(n)?;
     for kill in [false, true] {
         rig.write(n, 3, 10_000, 40_000)?;
@@ -188,7 +189,7 @@ fn end(rig: &mut Rig, n: usize) -> Result<()> {
         } else {
             rig.remove()?;
         }
-        // Making the next one makes removals durable, too.
+        // Making the next subfile makes removals durable, too.
         rig.write(n, 3, 20_000, 1000)?;
         rig.subfile(n, usize::MAX, None)?;
         rig.fsync(n)?;

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Also when it had been used, and whoever else uses blocks meanwhile.
+/// Blocks are also zero if they were used before, and while other tests use blocks.
 #[test]
 fn zero_means_zero() {
     for round in 0..3 {

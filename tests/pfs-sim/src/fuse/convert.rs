@@ -1,4 +1,4 @@
-//! Between the kernel's types and ours.
+//! Conversions between the kernel's types and the simulator's.
 
 use crate::node::Node;
 use crate::virtual_files;
@@ -9,7 +9,7 @@ use fuser::{
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Nothing is remembered beyond the call: another mount point may change it.
+/// The kernel caches nothing beyond the call, because another mount point may change it.
 pub const TTL: Duration = Duration::ZERO;
 
 pub fn errno(e: crate::Errno) -> Errno {

@@ -1,4 +1,4 @@
-//! The calls that may wait: their replies go along and are sent when the OSTs are done.
+//! Calls that may wait: each takes its reply along and sends it when the OSTs are done.
 
 use super::Adapter;
 use super::convert::{TTL, attr, errno};
@@ -9,7 +9,7 @@ use crate::virtual_files;
 use fuser::{Errno, FileHandle, ReplyAttr, ReplyData, ReplyWrite, Request};
 use std::sync::Arc;
 
-/// Who opened a file so wants each write on the OSTs before it is acknowledged.
+/// Open flags that ask for each write to be on the OSTs before it is acknowledged.
 const WAITS: i32 = libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
 
 impl Adapter {
@@ -22,7 +22,7 @@ impl Adapter {
         }
     }
 
-    /// What `truncate` and `ftruncate` act on.
+    /// Returns the open file that `truncate` or `ftruncate` acts on.
     fn opened(&self, caller: Caller, node: &Node, fh: Option<FileHandle>) -> Option<Open> {
         if let Some(open) = fh.and_then(|fh| self.pfs.open_file(fh.0).ok()) {
             return Some(open);

@@ -34,7 +34,7 @@ fn one_stripe_is_one_piece() {
     assert_eq!((pieces[0].at, pieces[0].len), (10, 500 * K));
 }
 
-/// Every byte has one place, and `offset_of` finds it back.
+/// Every byte has one place, and `offset_of` maps it back.
 #[test]
 fn mapping_and_back() {
     let layout = layout(64 * K, &[0, 1, 2, 3, 4]);

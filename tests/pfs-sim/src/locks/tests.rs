@@ -12,8 +12,8 @@ fn who_is_alone_asks_once() {
     assert_eq!(table.held(), [(1, Exclusive, 0, END)]);
 }
 
-/// Two writers that take turns move a lock at every turn, once over the file; over the same
-/// ranges again they hold what they need.
+/// Two writers that alternate move a lock at each write of the first pass. When they write the same
+/// ranges again, they hold the locks that they need.
 #[test]
 fn interleaved_writers_move_a_lock_each_time() {
     let mut table = LockTable::default();
@@ -28,7 +28,7 @@ fn interleaved_writers_move_a_lock_each_time() {
     assert_eq!(again, 0);
 }
 
-/// Blocks that share a lock unit never come to rest.
+/// Blocks that share a lock unit move a lock at every write, in every pass.
 #[test]
 fn neighbours_in_one_unit_fight_for_ever() {
     let mut table = LockTable::default();
@@ -39,7 +39,7 @@ fn neighbours_in_one_unit_fight_for_ever() {
     assert!(again >= 39, "{again}");
 }
 
-/// Each its own half: one move, then peace.
+/// Two clients that each write their own half move at most two locks, at the start.
 #[test]
 fn segments_settle() {
     let mut table = LockTable::default();
@@ -48,7 +48,8 @@ fn segments_settle() {
         moves += table.acquire(1, Exclusive, i * 10, i * 10 + 10);
         moves += table.acquire(2, Exclusive, 1000 + i * 10, 1010 + i * 10);
     }
-    // The second comes to rest behind what the first had used; the first then asks for the gap.
+    // The second client's first request makes the first one keep only what it had used; the first
+    // client then requests the gap.
     assert!(moves <= 2, "{moves}");
 }
 
@@ -100,7 +101,7 @@ fn who_leaves_holds_nothing() {
     assert_eq!(table.acquire(2, Exclusive, 0, 100), 0);
 }
 
-/// Whatever happens, exclusive locks overlap nobody else's.
+/// In all situations, exclusive locks of one client overlap no locks of another.
 #[test]
 fn conflicting_locks_never_overlap() {
     let mut table = LockTable::default();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Bytes written by hand from the published structure, not by this module.
+/// Returns bytes that were written by hand from the published structure, not made by this module.
 fn v1(size: u32, count: u16, start: u16) -> Vec<u8> {
     let mut bytes = vec![0xd0, 0x0b, 0xd1, 0x0b, 1, 0, 0, 0];
     bytes.extend([0; 16]);

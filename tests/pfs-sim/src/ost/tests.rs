@@ -51,7 +51,7 @@ impl Bench {
         });
     }
 
-    /// How many were served and failed by `at`, and when to look again.
+    /// Returns how many requests were served and failed by `at`, and when to look again.
     fn at(&self, at: Duration) -> (usize, usize, Option<Duration>) {
         let mut done = Vec::new();
         let next = self.ost.lock().advance(self.begin + at, &mut done);
@@ -79,7 +79,7 @@ fn requests_are_served_one_after_the_other() {
     }
     assert_eq!(bench.at(Duration::ZERO), (0, 0, Some(10 * MS)));
     assert_eq!(bench.at(10 * MS), (1, 0, Some(20 * MS)));
-    // Looking late costs nothing: the others were served meanwhile.
+    // A late call of `advance` costs nothing: the other requests were served meanwhile.
     assert_eq!(bench.at(35 * MS), (3, 0, Some(40 * MS)));
     assert_eq!(bench.at(40 * MS), (4, 0, None));
     assert_eq!(bench.ost.lock().tally.bytes_written, 4 * MIB);
@@ -95,7 +95,7 @@ fn a_hang_holds_everything_and_lets_it_go() {
     assert_eq!(bench.at(100 * MS), (0, 0, None));
     assert_eq!(bench.ost.lock().pending(), 2);
     bench.set(Failure::None, 200 * MS);
-    // The first was being served when it began to hang; the second starts only now.
+    // The first request was being served when the hang began; the second one starts only now.
     assert_eq!(bench.at(200 * MS), (1, 0, Some(210 * MS)));
     assert_eq!(bench.at(210 * MS), (2, 0, None));
 }
@@ -107,7 +107,7 @@ fn a_failure_takes_what_waits() {
     bench.push(MIB);
     bench.at(Duration::ZERO);
     bench.set(Failure::Enospc, 5 * MS);
-    // The second costs no transfer.
+    // The second request fails and takes no transfer time.
     assert_eq!(bench.at(10 * MS), (0, 2, None));
     let tally = bench.ost.lock().tally;
     assert_eq!(

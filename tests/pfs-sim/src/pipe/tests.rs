@@ -27,7 +27,7 @@ fn one_request_takes_latency_and_transfer() {
     assert_eq!(busy, 10 * MS);
 }
 
-/// Requests that come together share the bandwidth and hide each other's latency.
+/// Requests that arrive together share the bandwidth, and their latencies overlap.
 #[test]
 fn latencies_overlap_and_bytes_do_not() {
     let now = Instant::now();
@@ -39,8 +39,8 @@ fn latencies_overlap_and_bytes_do_not() {
     assert_eq!(ends, [12 * MS, 22 * MS, 32 * MS, 42 * MS]);
 }
 
-/// A client that needs 2 ms between requests of 10 ms still gets the whole bandwidth; one that
-/// needs longer does not, and one with small requests is not given time as a present.
+/// A client that needs 2 ms between requests of 10 ms still gets the whole bandwidth. A client that
+/// needs longer does not, and a client with small requests gains nothing.
 #[test]
 fn small_gaps_are_forgiven() {
     let set = settings(100 << 20, Duration::ZERO);

@@ -58,7 +58,7 @@ fn a_failure_is_for_writes_or_for_all() {
     assert_eq!(Hang.error(true), None);
 }
 
-/// What the typed side writes, the other side reads.
+/// A command that is serialised from the type is parsed to the same command.
 #[test]
 fn commands_survive_the_wire() {
     let change = Change {

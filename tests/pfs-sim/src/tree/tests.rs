@@ -99,7 +99,8 @@ fn renames() {
     assert_eq!(tree.paths().get(&f).map(String::as_str), Some("a"));
 }
 
-/// A listing in parts shows every entry once, though others come and go in between.
+/// A listing in parts shows every entry once although other entries are added and removed in
+/// between.
 #[test]
 fn listings_go_on_where_they_were() {
     let mut tree = Tree::new(1);

@@ -1,6 +1,6 @@
-//! What the tests on real mounts share.
+//! Code that the tests on real mounts share.
 
-// Each test file is a crate of its own and uses its part of this.
+// Each test file is a crate of its own and uses only part of this module.
 #![allow(dead_code)]
 
 use pfs_sim::{Builder, Sim};
@@ -20,20 +20,21 @@ pub const MIB: u64 = 1 << 20;
 /// Held for reading while a program is being started.
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// No program is started meanwhile. One that is has copies of all descriptors of this process, and
-/// closes them, which counts as closes of these files.
+/// Prevents programs from being started while the guard lives. A program that is being started has
+/// copies of all descriptors of this process and closes them, which counts as closes of these
+/// files.
 pub fn nothing_starts() -> RwLockWriteGuard<'static, ()> {
     STARTING.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A simulator with its mount points in a directory of its own.
+/// A simulator with its mount points in its own directory.
 pub struct Bench {
     pub sim: Sim,
     _dir: TempDir,
 }
 
 impl Bench {
-    /// `mounts` clients of a simulator like `builder`.
+    /// Starts a simulator with the settings of `builder` and `mounts` clients.
     pub fn new(mounts: usize, builder: Builder) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
@@ -52,7 +53,7 @@ impl Bench {
         Self { sim, _dir: dir }
     }
 
-    /// `name` as client `mount` sees it.
+    /// Returns the path of `name` for client `mount`.
     pub fn at(&self, mount: usize, name: &str) -> PathBuf {
         self.sim.mounts()[mount].join(name)
     }
@@ -62,7 +63,7 @@ impl Bench {
     }
 }
 
-/// Fast enough that only what a test sets up takes time.
+/// A simulator so fast that only what a test configures takes time.
 pub fn quick() -> Builder {
     Sim::builder().bandwidth("10G").latency("0").lock_cost("0")
 }
@@ -75,7 +76,7 @@ pub fn open(path: &Path) -> File {
         .unwrap_or_else(|e| panic!("open {}: {e}", path.display()))
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from place to place.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -87,7 +88,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// One write call that must take all of it.
+/// Writes with one call, which must write all of it.
 pub fn write(file: &File, data: &[u8], offset: u64) {
     let n = file.write_at(data, offset).expect("write");
     assert_eq!(n, data.len(), "a short write at {offset}");
@@ -115,9 +116,9 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     begin.elapsed()
 }
 
-/// Measures again and again until the least of each time will do, for a minute at most; what it was in
-/// the end. A busy machine makes everything slower and nothing faster, so what must not take longer is
-/// to be judged by the quickest of several tries.
+/// Measures repeatedly until the least of each time satisfies `will_do`, for a minute at most, and
+/// returns the least times. A busy machine makes everything slower and nothing faster, so an upper
+/// limit must be checked against the quickest of several tries.
 pub fn least<const N: usize>(
     mut measure: impl FnMut() -> [f64; N],
     will_do: impl Fn([f64; N]) -> bool,
@@ -132,7 +133,7 @@ pub fn least<const N: usize>(
     least
 }
 
-/// Waits for a condition; generous, for it bounds a hang and measures nothing.
+/// Waits for a condition. The limit is generous: it bounds a hang and measures nothing.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
@@ -158,7 +159,7 @@ pub fn set_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
         c_string(path.as_os_str().as_bytes()),
         c_string(name.as_bytes()),
     );
-    // SAFETY: both strings are NUL-terminated; the value's length is its own.
+    // SAFETY: both strings are NUL-terminated; the length is that of the value.
     let rc = unsafe {
         let (at, len) = (value.as_ptr().cast(), value.len());
         libc::setxattr(path.as_ptr(), name.as_ptr(), at, len, 0)
@@ -176,7 +177,7 @@ pub fn get_xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
         c_string(name.as_bytes()),
     );
     let mut buf = vec![0u8; 65536];
-    // SAFETY: both strings are NUL-terminated; the buffer's length is its own.
+    // SAFETY: both strings are NUL-terminated; the length is that of the buffer.
     let n = unsafe {
         let (at, len) = (buf.as_mut_ptr().cast(), buf.len());
         libc::getxattr(path.as_ptr(), name.as_ptr(), at, len)

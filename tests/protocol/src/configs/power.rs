@@ -1,4 +1,4 @@
-//! Growth without bytes, and power failures.
+//! Configurations with growth without bytes, and with power failures.
 
 use super::BOTH;
 use crate::config::{Config, Op};

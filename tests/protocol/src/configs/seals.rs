@@ -1,4 +1,4 @@
-//! Appends that do not come back.
+//! Configurations with appends that do not return.
 
 use super::BOTH;
 use crate::config::{Config, Op};

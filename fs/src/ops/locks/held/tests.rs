@@ -42,7 +42,7 @@ fn what_came_through_another_handle_stays_apart() {
     assert_eq!(held.through(2).next().unwrap().first, 10);
 }
 
-/// Against an array of bytes, with every change at random.
+/// Compares with an array of bytes after random changes.
 #[test]
 fn it_is_what_a_byte_map_says() {
     const BYTES: usize = 40;

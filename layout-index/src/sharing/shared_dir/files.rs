@@ -1,0 +1,479 @@
+//! What nodes tell each other about one file: change tokens, announcements, layouts, plans and
+//! bases.
+//!
+//! # Killed in between
+//!
+//! - *Layout*: a new layout has a name before it has bytes, and the name may be lost in a power
+//!   failure until the call returns. An append can be torn. Nothing is appended after a torn
+//!   append: its node goes on in another layout.
+//! - *Seal*: the seal is there, and the bytes that were to be appended are in no other layout yet:
+//!   they are in the store.
+//! - *Plan, base*: a temporary name is left, which the node that tidies the file removes once the
+//!   owner of the name is dead. Under its final name the file is complete.
+//! - *Announcement*: the announcement is there, but the change token may be old. The close that
+//!   made it had not returned.
+
+use super::data::{PLACES, Patience, remove_late};
+use super::names::{Announcement, Listing, Name, Owner, names_of};
+use super::nodes::temporary;
+use super::writing::Writing;
+use super::{SharedDir, dirs, not_ours, sys};
+use crate::beneath::{
+    DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
+};
+use crate::types::{FileId, NodeId};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Maximum length of a plan or base.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Change token of a file's directory: differs if anything in the directory has changed. A
+/// directory that was removed and made again has another token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChangeToken {
+    sec: i64,
+    nsec: u32,
+    ino: u64,
+}
+
+impl ChangeToken {
+    /// Whether both tokens are of the same directory, so that entries seen then may still be there.
+    pub fn same_directory(&self, other: &ChangeToken) -> bool {
+        self.ino == other.ino
+    }
+}
+
+impl SharedDir {
+    /// Reads the file's change token, with one system call. `None` if no node has published or
+    /// announced anything of the file.
+    pub fn change_token(&self, file: FileId) -> io::Result<Option<ChangeToken>> {
+        let Some(group) = self.dirs.group(file, false)? else {
+            return Ok(None);
+        };
+        let [ab, fid] = names_of(file);
+        let Some(looked) = sys::look(group.as_fd(), &fid)? else {
+            return Ok(None);
+        };
+        if looked.mode & libc::S_IFMT != libc::S_IFDIR {
+            return Err(io::Error::new(
+                io::ErrorKind::NotADirectory,
+                format!(
+                    "a file or a link stands where its directory files/{ab}/{fid} must be: remove it"
+                ),
+            ));
+        }
+        if looked.uid != self.uid || looked.mode & 0o022 != 0 {
+            let name = format!("files/{ab}/{fid}");
+            return Err(not_ours(&name, looked.uid, looked.mode & 0o7777, self.uid));
+        }
+        Ok(Some(ChangeToken {
+            sec: looked.sec,
+            nsec: looked.nsec,
+            ino: looked.ino,
+        }))
+    }
+
+    /// Gives the file a new change token. Does nothing if the file has no directory.
+    pub fn touch(&self, file: FileId) -> io::Result<()> {
+        let Some(group) = self.dirs.group(file, false)? else {
+            return Ok(());
+        };
+        let [_, fid] = names_of(file);
+        match sys::set_time(group.as_fd(), &fid, sys::random_time()) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// `None` if the file has no directory.
+    pub fn list(&self, file: FileId) -> io::Result<Option<Listing>> {
+        let Some(dir) = self.dirs.open(file, false)? else {
+            return Ok(None);
+        };
+        match self.list_in(dir) {
+            Err(e) if dirs::is_gone(&e) => Ok(None),
+            listed => listed.map(Some),
+        }
+    }
+
+    pub(super) fn list_at(&self, dir: BorrowedFd<'_>) -> io::Result<Listing> {
+        self.list_in(beneath(dir, ".", DIRECTORY, Mode::empty())?)
+    }
+
+    fn list_in(&self, dir: OwnedFd) -> io::Result<Listing> {
+        let mut listing = Listing::default();
+        let mut signed = Vec::new();
+        for entry in entries_of(dir.try_clone()?)? {
+            match entry.name.parse() {
+                Ok(name @ (Name::Term(_) | Name::Seal(..))) => signed.push((name, entry.name)),
+                Ok(name) => listing.take(name),
+                Err(_) => listing.strange.push(entry.name),
+            }
+        }
+        for (name, text) in signed {
+            let owner = match sys::text_of(dir.as_fd(), &text) {
+                Ok(Some(owner)) => owner.parse::<Owner>().ok(),
+                Ok(None) => continue,
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => None,
+                Err(e) => return Err(e),
+            };
+            match (name, owner) {
+                (Name::Term(term), Some(owner)) => drop(listing.terms.insert(term, owner)),
+                // Only the node that writes a layout may say where it ends.
+                (Name::Seal(id, ..), Some(owner)) if owner.id == id => listing.take(name),
+                _ => listing.strange.push(text),
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Appends `bytes` to a layout of this node, at byte `at`, which must be its end. Durable when
+    /// it returns. Creates the layout if `at` is zero. After an error some or all of the bytes may
+    /// be there, or be written later: [`SharedDir::seal_layout`].
+    pub fn append_layout(
+        &self,
+        file: FileId,
+        number: u32,
+        at: u64,
+        bytes: &[u8],
+        patience: Patience,
+    ) -> io::Result<()> {
+        let name = Name::Layout(self.me.id, number).to_string();
+        let bytes: Arc<[u8]> = bytes.into();
+        let appended = self.dirs.within(file, at == 0, |dir| {
+            let (open, len, made) = match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid)) {
+                Ok((open, meta)) => (open, meta.len(), false),
+                Err(e) if at == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
+                    let (open, place) = self.create(dir, &name)?;
+                    if let Some(place) = place {
+                        self.places.lock().insert((file, number), place);
+                    }
+                    (open, 0, true)
+                }
+                Err(e) => return Err(e),
+            };
+            let place = self.places.lock().get(&(file, number)).copied();
+            if len != at {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("it has {len} bytes, and {at} were written to it: it was damaged"),
+                ));
+            }
+            crate::calls::note("write");
+            crate::calls::note("sync");
+            let bytes = bytes.clone();
+            let writing = self.write_begins(file, number);
+            let late = self.after_late_append(dir, number, at, &writing)?;
+            let append = move || {
+                let written = open.write_all_at(&bytes, at);
+                let synced = written.and_then(|()| open.sync_data());
+                drop(writing);
+                synced
+            };
+            let appended = self.in_time(place, patience, append, late)?;
+            appended.ok_or_else(|| self.not_in_time())?;
+            if made { sync_open(dir) } else { Ok(()) }
+        });
+        match appended.map_err(|e| in_file(file, &name, e))? {
+            Some(()) => Ok(()),
+            None => Err(in_file(file, &name, Errno::ENOENT.into())),
+        }
+    }
+
+    /// Makes everything in a layout of this node durable.
+    pub fn sync_layout(&self, file: FileId, number: u32) -> io::Result<()> {
+        let name = Name::Layout(self.me.id, number).to_string();
+        let synced = self.dirs.within(file, false, |dir| {
+            let (open, _) = open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid))?;
+            crate::calls::note("sync");
+            open.sync_data()?;
+            sync_open(dir)
+        });
+        synced.map(drop).map_err(|e| in_file(file, &name, e))
+    }
+
+    /// Returns what is to be done when an append comes back after its caller has stopped waiting
+    /// for it.
+    pub(super) fn after_late_append(
+        &self,
+        dir: BorrowedFd<'_>,
+        number: u32,
+        at: u64,
+        writing: &Writing,
+    ) -> io::Result<impl FnOnce() + Send + 'static> {
+        let dir = dir.try_clone_to_owned()?;
+        let unwanted = writing.unwanted.clone();
+        let names = [
+            Name::Layout(self.me.id, number).to_string(),
+            Name::Seal(self.me.id, number, at).to_string(),
+        ];
+        Ok(move || {
+            // A layout with earlier batches is removed when those are drained; it is removed here
+            // if that happened while the append was under way.
+            if at == 0 || unwanted.load(Ordering::Acquire) {
+                remove_late(dir, &names);
+            }
+        })
+    }
+
+    /// Ends a layout at `end` for all nodes, after an append there failed: it is not known whether
+    /// the append will still be done. Uses the metadata server only.
+    pub fn seal_layout(&self, file: FileId, number: u32, end: u64) -> io::Result<()> {
+        let name = Name::Seal(self.me.id, number, end).to_string();
+        let text = self.me.to_string();
+        let sealed = self.dirs.within(file, false, |dir| {
+            match sys::link(dir, &name, &text) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+            sync_open(dir)
+        });
+        sealed.map_err(|e| in_file(file, &name, e))?;
+        self.touch(file)
+    }
+
+    /// Reads at most `most` bytes of a layout, starting at byte `from`. `None` if the layout is
+    /// gone.
+    pub fn read_layout(
+        &self,
+        file: FileId,
+        node: NodeId,
+        number: u32,
+        from: u64,
+        most: usize,
+    ) -> io::Result<Option<Vec<u8>>> {
+        self.read(file, Name::Layout(node, number), |open, len| {
+            let there = usize::try_from(len.saturating_sub(from)).unwrap_or(usize::MAX);
+            read_at(open, from, there.min(most))
+        })
+    }
+
+    /// Removes a layout; it is no error if it is missing. `sealed` is where it was sealed, if it
+    /// was: the seal is removed after the layout.
+    pub fn remove_layout(
+        &self,
+        file: FileId,
+        node: NodeId,
+        number: u32,
+        sealed: Option<u64>,
+    ) -> io::Result<()> {
+        let seal = sealed.map(|end| Name::Seal(node, number, end));
+        if node == self.me.id {
+            self.places.lock().remove(&(file, number));
+        }
+        self.remove(file, [Name::Layout(node, number)].into_iter().chain(seal))
+    }
+
+    /// Announces that the file has data that is yet to be published: two system calls if the file
+    /// has a directory.
+    pub fn announce(&self, file: FileId) -> io::Result<Announcement> {
+        let announcement = Announcement {
+            owner: self.me,
+            k: self.announcements.fetch_add(1, Ordering::Relaxed),
+        };
+        let (name, text) = (
+            Name::Announcement(announcement).to_string(),
+            self.me.to_string(),
+        );
+        let made = self
+            .dirs
+            .within(file, true, |dir| Ok(sys::link(dir, &name, &text)?));
+        made.map_err(|e| in_file(file, &name, e))?;
+        self.touch(file)?;
+        Ok(announcement)
+    }
+
+    /// Removes announcements whose data is published.
+    pub fn fulfil(&self, file: FileId, announcements: &[Announcement]) -> io::Result<()> {
+        self.remove(
+            file,
+            announcements
+                .iter()
+                .map(|announcement| Name::Announcement(*announcement)),
+        )
+    }
+
+    /// Writes a plan. It is durable when this returns, and the file has a new change token, because
+    /// a plan changes which batches are the older ones.
+    pub fn put_plan(&self, file: FileId, term: u64, bytes: &[u8]) -> io::Result<()> {
+        self.put(file, Name::Plan(term), bytes)
+    }
+
+    pub fn read_plan(&self, file: FileId, term: u64) -> io::Result<Option<Vec<u8>>> {
+        self.read_whole(file, Name::Plan(term))
+    }
+
+    /// Writes a base. It is durable when this returns, and the file has a new change token.
+    pub fn put_base(&self, file: FileId, term: u64, bytes: &[u8]) -> io::Result<()> {
+        self.put(file, Name::Base(term), bytes)
+    }
+
+    pub fn read_base(&self, file: FileId, term: u64) -> io::Result<Option<Vec<u8>>> {
+        self.read_whole(file, Name::Base(term))
+    }
+
+    fn put(&self, file: FileId, name: Name, bytes: &[u8]) -> io::Result<()> {
+        let name = name.to_string();
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(in_file(file, &name, too_long(bytes.len() as u64)));
+        }
+        let tenure = self.need_lease()?;
+        let bytes: Arc<[u8]> = bytes.into();
+        let put = self.dirs.within(file, true, |dir| {
+            let (temporary, _) = self.put_temporary(dir, &bytes, Patience::Forever)?;
+            let put = match self.holds_since(tenure) {
+                true => sys::rename(dir, &temporary, &name).map_err(Into::into),
+                false => Err(super::nodes::lapsed()),
+            };
+            if let Err(e) = put {
+                remove_from(dir, &temporary)?;
+                return Err(e);
+            }
+            sync_open(dir)
+        });
+        put.map_err(|e| in_file(file, &name, e))?;
+        self.touch(file)
+    }
+
+    /// Writes a synced temporary file with these bytes, on some target that accepts them. `last` is
+    /// the patience at the last place.
+    pub(super) fn put_temporary(
+        &self,
+        dir: BorrowedFd<'_>,
+        bytes: &Arc<[u8]>,
+        last: Patience,
+    ) -> io::Result<(String, File)> {
+        let mut place = 1;
+        loop {
+            let name = temporary(self.me);
+            let (file, at) = self.create(dir, &name)?;
+            let (mut open, bytes) = (file.try_clone()?, bytes.clone());
+            let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
+            let patience = match Patience::at(place) {
+                Patience::Forever => last,
+                patience => patience,
+            };
+            let put = self.in_time(
+                at,
+                patience,
+                move || {
+                    open.write_all(&bytes)?;
+                    open.sync_all()
+                },
+                move || remove_late(there, &late),
+            );
+            let e = match put {
+                Ok(Some(())) => return Ok((name, file)),
+                Ok(None) => self.not_in_time(),
+                Err(e) => {
+                    remove_from(dir, &name)?;
+                    e
+                }
+            };
+            if place == PLACES {
+                return Err(e);
+            }
+            tracing::debug!("{e}; it is written elsewhere");
+            place += 1;
+        }
+    }
+
+    fn read_whole(&self, file: FileId, name: Name) -> io::Result<Option<Vec<u8>>> {
+        self.read(file, name, |open, len| match len {
+            0..=MOST_BYTES => read_at(open, 0, len as usize),
+            _ => Err(too_long(len)),
+        })
+    }
+
+    fn read(
+        &self,
+        file: FileId,
+        name: Name,
+        read: impl Fn(&File, u64) -> io::Result<Vec<u8>>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let name = name.to_string();
+        let found = self.dirs.within(file, false, |dir| {
+            let (open, meta) = open_seen(dir, &name, OFlag::O_RDONLY, Some(self.uid))?;
+            read(&open, meta.len())
+        });
+        match found {
+            Err(e) if dirs::is_gone(&e) => Ok(None),
+            found => found.map_err(|e| in_file(file, &name, e)),
+        }
+    }
+
+    pub(super) fn remove(
+        &self,
+        file: FileId,
+        names: impl IntoIterator<Item = Name>,
+    ) -> io::Result<()> {
+        let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        // A held descriptor cannot be used: in a directory that was removed, every name is missing.
+        let Some(group) = self.dirs.group(file, false)? else {
+            return Ok(());
+        };
+        let [_, fid] = names_of(file);
+        let Some(dir) = step_down(group.as_fd(), &fid, DIRECTORY)? else {
+            return Ok(());
+        };
+        for name in names {
+            remove_from(dir.as_fd(), component(&name)?).map_err(|e| in_file(file, &name, e))?;
+        }
+        Ok(())
+    }
+}
+
+fn read_at(open: &File, from: u64, most: usize) -> io::Result<Vec<u8>> {
+    crate::calls::note("read");
+    let mut bytes = vec![0; most];
+    let mut filled = 0;
+    while filled < most {
+        match open.read_at(&mut bytes[filled..], from + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+fn too_long(len: u64) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("it has {len} bytes, and at most {MOST_BYTES} are read"),
+    )
+}
+
+/// Adds the name to an error that means that something else stands in its place. Errors of the file
+/// system itself are returned unchanged, because callers tell them apart by their number.
+pub(super) fn in_file(file: FileId, name: &str, e: io::Error) -> io::Error {
+    let in_the_way = matches!(
+        e.raw_os_error(),
+        None | Some(libc::EISDIR | libc::ENOTDIR | libc::ELOOP)
+    );
+    if !in_the_way || e.kind() == io::ErrorKind::TimedOut {
+        return e;
+    }
+    let [ab, fid] = names_of(file);
+    let advice = match e.raw_os_error() {
+        Some(_) => ": remove it",
+        None => "",
+    };
+    io::Error::new(
+        e.kind(),
+        format!("files/{ab}/{fid}/{name} in the shared directory: {e}{advice}"),
+    )
+}

@@ -1,0 +1,41 @@
+//! Locks between nodes that no program sees: those that `absorb = coherent` holds while it reads
+//! and writes, the right to append (`append`), and closes whose locks are not free yet.
+//!
+//! Programs' own locks are on the canonical file, and the daemons' locks must not get in their way.
+//! So they are on separate files, which are never written. If the process is killed while it holds
+//! a lock, the kernel frees it.
+
+use super::{SharedDir, check_ours};
+use crate::beneath::{DIRECTORY, beneath, step_into};
+use crate::sharing::shared_dir::names_of;
+use crate::types::FileId;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+const LOCKS: &str = "locks";
+
+impl SharedDir {
+    /// Opens the lock file for `file`, with an open file description of its own. Several user files
+    /// share one lock file, which costs time and nothing else.
+    pub fn lock_file(&self, file: FileId) -> io::Result<File> {
+        let [group, _] = names_of(file);
+        self.lock_named(&group)
+    }
+
+    /// Opens the file in which nodes lock bytes for files that were closed on them and may still be
+    /// locked by programs there. `fs` decides which byte stands for which file.
+    pub fn closing_file(&self) -> io::Result<File> {
+        self.lock_named("closing")
+    }
+
+    pub(super) fn lock_named(&self, name: &str) -> io::Result<File> {
+        let locks = step_into(self.top.as_fd(), LOCKS, DIRECTORY)?;
+        check_ours(&locks, LOCKS, self.uid)?;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT;
+        Ok(beneath(locks.as_fd(), name, flags, mode)?.into())
+    }
+}

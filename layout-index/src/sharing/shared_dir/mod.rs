@@ -1,0 +1,305 @@
+//! The shared directory, `<backing>/.forebay`: everything that passes between nodes.
+//!
+//! `docs/decisions/0008-many-nodes.md` says what the names mean and in which order they are made;
+//! this module implements each step as plain system calls. The contents of layouts, plans and bases
+//! are opaque bytes here.
+//!
+//! # Writers
+//!
+//! Every file has one writer. Names that several nodes compete for are symbolic links whose text
+//! names the node that made them: one system call creates the link together with its text, or finds
+//! that another node was first. Links are read, never followed. Names that carry no other data
+//! (announcements, notes, ends) are links, too.
+//!
+//! # Access checks
+//!
+//! All access starts from held descriptors, as in [`crate::beneath`]. A directory is used only if
+//! it belongs to the user that owns the daemon's own files and no other user may write to it; a
+//! file only if it is a regular file with one name and the same owner. Anything else is reported as
+//! an error that names it, or listed as strange, and left alone.
+//!
+//! # Killed at any moment
+//!
+//! Each submodule says what a kill between its calls leaves behind. In this file: a kill in
+//! [`SharedDir::join`] leaves directories without a record, or a temporary name beside the records,
+//! which the node's next start removes.
+
+mod append;
+mod data;
+mod dirs;
+mod files;
+mod locks;
+mod names;
+mod nodes;
+mod notes;
+mod standing;
+mod sys;
+mod terms;
+mod tidy;
+mod writing;
+
+pub(crate) use append::AppendLock;
+pub use data::{PLACES, Patience};
+pub use files::ChangeToken;
+pub use names::{Announcement, Listing, Owner, names_of};
+pub use nodes::{Clock, NodeRecord, NodeState, Tenure};
+pub use standing::Standing;
+pub use terms::{Term, TermAttempt};
+
+use crate::Placement;
+use crate::beneath::{DIRECTORY, step_down, step_into};
+use crate::types::{FileId, NodeId};
+use dirs::Dirs;
+use nodes::{Beat, Seen};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+const TOP: &str = ".forebay";
+const NODES: &str = "nodes";
+const NOTES: &str = "notes";
+const FILES: &str = "files";
+
+/// Upper limit of the lease: how long other nodes wait for a node that may be dead.
+const LONGEST_LEASE: Duration = Duration::from_secs(3600);
+
+/// A node's open handle on the shared directory. All calls may wait for the file system.
+pub struct SharedDir {
+    backing: OwnedFd,
+    top: OwnedFd,
+    nodes: OwnedFd,
+    notes: OwnedFd,
+    /// `None` if this node has not joined.
+    my_notes: Option<OwnedFd>,
+    dirs: Dirs,
+    /// Owner of everything in the shared directory.
+    uid: u32,
+    me: Owner,
+    name: String,
+    standing: Standing,
+    lease: Duration,
+    clock: Clock,
+    beat: Mutex<Beat>,
+    /// The record file whose mtime is the heartbeat. Locked while a heartbeat is under way.
+    record: Mutex<Option<nodes::Own>>,
+    seen: Mutex<HashMap<NodeId, Seen>>,
+    terms: Mutex<HashMap<FileId, Term>>,
+    /// Files for which a thread of this node is taking a term right now.
+    taking: Mutex<HashSet<FileId>>,
+    domains: Mutex<HashMap<(FileId, u64, u32), Tenure>>,
+    announcements: std::sync::atomic::AtomicU64,
+    /// Puts new files on targets, so that waiting for writes to them is bounded.
+    placement: Option<Arc<dyn Placement>>,
+    waiters: data::Waiters,
+    writing: writing::Written,
+    /// Storage targets of the layouts that this process has created, where known.
+    places: Mutex<HashMap<(FileId, u32), u32>>,
+}
+
+impl std::fmt::Debug for SharedDir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedDir")
+            .field("me", &self.me)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SharedDir {
+    /// Joins the nodes that share the backing. The node's record is durable when this returns.
+    pub fn join(backing: OwnedFd, me: Owner, name: &str, lease: Duration) -> io::Result<SharedDir> {
+        SharedDir::join_by(backing, me, name, lease, nodes::boottime())
+    }
+
+    /// Like [`SharedDir::join`], with another clock, which must also count time that the machine
+    /// sleeps.
+    pub fn join_by(
+        backing: OwnedFd,
+        me: Owner,
+        name: &str,
+        lease: Duration,
+        clock: Clock,
+    ) -> io::Result<SharedDir> {
+        let joined = SharedDir::prepare(backing, me, name, lease, Standing::default(), clock)?;
+        joined.take_place()?;
+        Ok(joined)
+    }
+
+    /// Like [`SharedDir::join`], with everything else that a mount states about itself, and with
+    /// the targets that its files go to. Refused while another copy of this store is in use, or a
+    /// living node uses other targets. Finding that such a node is dead takes a lease of watching.
+    pub fn join_with(
+        backing: OwnedFd,
+        me: Owner,
+        name: &str,
+        lease: Duration,
+        standing: Standing,
+        placement: Option<Arc<dyn Placement>>,
+    ) -> io::Result<SharedDir> {
+        let mut joined = SharedDir::prepare(backing, me, name, lease, standing, nodes::boottime())?;
+        joined.take_place()?;
+        // Not before this node has joined, which waits for a slow target.
+        joined.placement = placement;
+        Ok(joined)
+    }
+
+    /// Opens and checks the shared directory, but does not yet write the record by which other
+    /// nodes know this one.
+    fn prepare(
+        backing: OwnedFd,
+        me: Owner,
+        name: &str,
+        lease: Duration,
+        standing: Standing,
+        clock: Clock,
+    ) -> io::Result<SharedDir> {
+        if lease.is_zero() || lease > LONGEST_LEASE {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "a lease of {lease:?} is not between 1 ms and {LONGEST_LEASE:?}: choose another"
+                ),
+            ));
+        }
+        if !nodes::is_name(name) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "{name:?} is no name for a node: give one of 1 to 255 printable characters"
+                ),
+            ));
+        }
+        let top = step_into(backing.as_fd(), TOP, DIRECTORY)?;
+        let nodes = step_into(top.as_fd(), NODES, DIRECTORY)?;
+        let notes = step_into(top.as_fd(), NOTES, DIRECTORY)?;
+        let my_notes = step_into(notes.as_fd(), &me.id.to_string(), DIRECTORY)?;
+        let files = step_into(top.as_fd(), FILES, DIRECTORY)?;
+        let uid = nodes::owner_of_ours(nodes.as_fd(), me)?;
+        for (dir, name) in [
+            (&top, TOP),
+            (&nodes, NODES),
+            (&notes, NOTES),
+            (&my_notes, "notes of this node"),
+            (&files, FILES),
+        ] {
+            check_ours(dir, name, uid)?;
+        }
+        let mut joined = SharedDir::over(backing, top, nodes, notes, files, uid, clock);
+        joined.my_notes = Some(my_notes);
+        joined.me = me;
+        joined.name = name.to_owned();
+        joined.lease = lease;
+        joined.standing = standing;
+        Ok(joined)
+    }
+
+    /// Writes this node's record after the checks. From then on other nodes count on this node.
+    fn take_place(&self) -> io::Result<()> {
+        self.yield_to_a_living_copy()?;
+        let dead = self.compare_targets()?;
+        self.first_heartbeat()?;
+        self.compare_targets_again(&dead)
+    }
+
+    /// Opens the shared directory for inspection: changes nothing, and cannot change anything that
+    /// needs a lease. `None` if no node ever joined.
+    pub fn look(backing: OwnedFd) -> io::Result<Option<SharedDir>> {
+        let Some(top) = step_down(backing.as_fd(), TOP, DIRECTORY)? else {
+            return Ok(None);
+        };
+        let below = |name| step_down(top.as_fd(), name, DIRECTORY);
+        let (Some(nodes), Some(notes), Some(files)) = (below(NODES)?, below(NOTES)?, below(FILES)?)
+        else {
+            return Ok(None);
+        };
+        let uid = nix::sys::stat::fstat(&top)?.st_uid;
+        let me = nix::unistd::geteuid();
+        if !me.is_root() && uid != me.as_raw() {
+            return Err(not_ours(TOP, uid, 0o700, me.as_raw()));
+        }
+        for (dir, name) in [
+            (&top, TOP),
+            (&nodes, NODES),
+            (&notes, NOTES),
+            (&files, FILES),
+        ] {
+            check_ours(dir, name, uid)?;
+        }
+        let clock = nodes::boottime();
+        let looked = SharedDir::over(backing, top, nodes, notes, files, uid, clock);
+        Ok(Some(looked))
+    }
+
+    fn over(
+        backing: OwnedFd,
+        top: OwnedFd,
+        nodes: OwnedFd,
+        notes: OwnedFd,
+        files: OwnedFd,
+        uid: u32,
+        clock: Clock,
+    ) -> SharedDir {
+        SharedDir {
+            backing,
+            top,
+            nodes,
+            notes,
+            my_notes: None,
+            dirs: Dirs::new(files, uid),
+            uid,
+            me: Owner {
+                id: NodeId(0),
+                run: 0,
+            },
+            name: String::new(),
+            standing: Standing::default(),
+            lease: Duration::ZERO,
+            clock,
+            beat: Mutex::default(),
+            record: Mutex::default(),
+            seen: Mutex::default(),
+            terms: Mutex::default(),
+            taking: Mutex::default(),
+            domains: Mutex::default(),
+            announcements: Default::default(),
+            placement: None,
+            waiters: Default::default(),
+            writing: Default::default(),
+            places: Mutex::default(),
+        }
+    }
+
+    pub fn me(&self) -> Owner {
+        self.me
+    }
+
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+}
+
+/// A directory that other users can change cannot be trusted.
+fn check_ours(dir: &OwnedFd, name: &str, uid: u32) -> io::Result<()> {
+    crate::calls::note("stat");
+    let stat = nix::sys::stat::fstat(dir)?;
+    if stat.st_uid != uid || stat.st_mode & 0o022 != 0 {
+        return Err(not_ours(name, stat.st_uid, stat.st_mode & 0o7777, uid));
+    }
+    Ok(())
+}
+
+fn not_ours(name: &str, owner: u32, mode: u32, uid: u32) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "the shared directory {name} (owner {owner}, mode {mode:o}) is not the daemon's \
+             alone: chown it to user {uid} and chmod it 700, or remove it"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests;

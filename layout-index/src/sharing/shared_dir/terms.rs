@@ -1,0 +1,338 @@
+//! Terms: which node may write a canonical file; and domains: which part of it.
+//!
+//! # Why a term has one holder
+//!
+//! A node takes a term by making the term's link and then listing the directory. Of two nodes that
+//! do so at the same time, the one whose link came later sees the other's link, and gives its own
+//! up. Links are removed only when their term is over or given up, older ones first. So if the term
+//! that a node's own term follows is still there after that listing, the node has not missed a
+//! newer term that came and went. The listing that gave the node its number was made before its
+//! link, and may be old: if the directory was emptied and made again meanwhile, its numbers are
+//! different, because the first term of a directory has a number that no directory had before.
+//!
+//! Time decides only whether a holder is dead, and a holder whose lease has lapsed stops by itself:
+//! [`SharedDir::holds`] must be checked before every write.
+//!
+//! # Killed in between
+//!
+//! The link is there and its owner is dead: other nodes take the next term after the lease, and the
+//! next run of the same node takes it at once.
+
+use super::files::in_file;
+use super::names::{Listing, Name, Owner};
+use super::nodes::{Tenure, lapsed};
+use super::{SharedDir, sys};
+use crate::beneath::remove_from;
+use crate::types::FileId;
+use nix::errno::Errno;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// After losing the race for a term this often, the caller must try again later.
+const TRIES: usize = 16;
+
+/// The right to write a canonical file, for as long as the lease holds without a break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub number: u64,
+    pub tenure: Tenure,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TermAttempt {
+    Mine(Term),
+    /// Held by an owner that is alive as far as is known. It can be this node.
+    Held(Owner),
+}
+
+impl SharedDir {
+    /// Takes the next term of a file, if the last one is over. Makes the file's directory if it is
+    /// missing.
+    pub fn take_term(&self, file: FileId) -> io::Result<TermAttempt> {
+        let tenure = self.need_lease()?;
+        // A link that another thread has made and not yet decided on would look like a forgotten
+        // one and be ended.
+        if !self.taking.lock().insert(file) {
+            return Ok(TermAttempt::Held(self.me));
+        }
+        let taken = self.take_next(file, tenure);
+        self.taking.lock().remove(&file);
+        taken
+    }
+
+    fn take_next(&self, file: FileId, tenure: Tenure) -> io::Result<TermAttempt> {
+        for _ in 0..TRIES {
+            let taken = self.dirs.within(file, true, |dir| {
+                let mut seen = self.list_at(dir)?;
+                self.end_forgotten(file, dir, &mut seen)?;
+                match self.holder(&seen, None)? {
+                    Some(owner) => Ok(Some(TermAttempt::Held(owner))),
+                    None => self.claim(file, dir, &seen, tenure),
+                }
+            })?;
+            if let Some(Some(attempt)) = taken {
+                return Ok(attempt);
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("others take and end terms of file {file} all the time: try later"),
+        ))
+    }
+
+    /// Returns a living owner of a term that is not over, other than `mine`.
+    fn holder(&self, listing: &Listing, mine: Option<u64>) -> io::Result<Option<Owner>> {
+        for (term, owner) in &listing.terms {
+            if Some(*term) != mine && !listing.is_over(*term) && !self.is_dead(*owner)? {
+                return Ok(Some(*owner));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes the link, lists the directory again, and gives the link up if `seen` was old. `None`
+    /// means that it was given up, and the caller must list again. Two nodes can both give up,
+    /// because the first terms of a directory have different numbers; the node that lists last
+    /// finds no other and goes on.
+    pub(super) fn claim(
+        &self,
+        file: FileId,
+        dir: BorrowedFd<'_>,
+        seen: &Listing,
+        tenure: Tenure,
+    ) -> io::Result<Option<TermAttempt>> {
+        let last = seen.terms.last_key_value();
+        let number = match last {
+            None => first_number(),
+            Some((last, _)) => last.checked_add(1).ok_or_else(|| {
+                let name = Name::Term(*last).to_string();
+                let what = "no term can follow it: remove it when no daemon runs";
+                in_file(file, &name, io::Error::other(what))
+            })?,
+        };
+        let name = Name::Term(number).to_string();
+        match sys::link(dir, &name, &self.me.to_string()) {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => {
+                return self
+                    .owner_at(file, dir, &name)
+                    .map(|o| o.map(TermAttempt::Held));
+            }
+            Err(e) => return Err(e.into()),
+        }
+        let judged = self.may_stay(dir, number, last, tenure);
+        if let Ok(true) = judged {
+            let term = Term { number, tenure };
+            self.terms.lock().insert(file, term);
+            return Ok(Some(TermAttempt::Mine(term)));
+        }
+        remove_from(dir, &name)?;
+        judged.map(|_| None)
+    }
+
+    /// Whether the link that was just made is that of the only holder.
+    fn may_stay(
+        &self,
+        dir: BorrowedFd<'_>,
+        number: u64,
+        last: Option<(&u64, &Owner)>,
+        tenure: Tenure,
+    ) -> io::Result<bool> {
+        let again = self.list_at(dir)?;
+        let is_there = again.terms.get(&number) == Some(&self.me);
+        let is_highest = again.terms.keys().all(|term| *term <= number);
+        if !is_there || !is_highest || self.holder(&again, Some(number))?.is_some() {
+            return Ok(false);
+        }
+        if let Some((last, owner)) = last {
+            let text = sys::text_of(dir, &Name::Term(*last).to_string())?;
+            if text != Some(owner.to_string()) {
+                return Ok(false);
+            }
+        }
+        if !self.holds_since(tenure) {
+            return Err(lapsed());
+        }
+        Ok(true)
+    }
+
+    /// Returns the owner in a link that another node made. `None` if the link is gone again.
+    fn owner_at(&self, file: FileId, dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Owner>> {
+        let foreign = || {
+            let what = "it is no link of ours, and stands in the way of one: remove it";
+            in_file(file, name, io::Error::new(io::ErrorKind::InvalidData, what))
+        };
+        match sys::text_of(dir, name) {
+            Ok(Some(text)) => text.parse().map(Some).map_err(|_| foreign()),
+            Ok(None) => Ok(None),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(foreign()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Ends terms of this run that it does not hold any more: the lease lapsed, or an error came
+    /// between the link and the answer.
+    fn end_forgotten(
+        &self,
+        file: FileId,
+        dir: BorrowedFd<'_>,
+        seen: &mut Listing,
+    ) -> io::Result<()> {
+        let held = self.terms.lock().get(&file).copied();
+        let held = held.filter(|term| self.holds_since(term.tenure));
+        for (term, owner) in &seen.terms {
+            let is_held = held.is_some_and(|held| held.number == *term);
+            if *owner == self.me && !is_held && !seen.ended.contains(term) {
+                self.mark(dir, Name::Ended(*term))?;
+                seen.ended.insert(*term);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this node may write under that term. Must be checked before every write; makes no
+    /// system call on a file.
+    pub fn holds(&self, file: FileId, term: u64) -> bool {
+        let held = self.terms.lock().get(&file).copied();
+        held.is_some_and(|held| held.number == term && self.holds_since(held.tenure))
+    }
+
+    /// The highest term of a file and the owner that took it.
+    pub fn highest_term(&self, file: FileId) -> io::Result<Option<(u64, Owner)>> {
+        let listing = self.list(file)?.unwrap_or_default();
+        Ok(listing.terms.into_iter().next_back())
+    }
+
+    /// Ends a term, so that another node can take the next one. It is no error if the term is not
+    /// held any more.
+    pub fn end_term(&self, file: FileId, term: u64) -> io::Result<()> {
+        let mut terms = self.terms.lock();
+        if terms.get(&file).is_some_and(|held| held.number == term) {
+            terms.remove(&file);
+        }
+        drop(terms);
+        let name = Name::Term(term).to_string();
+        let ended = self.dirs.within(file, false, |dir| {
+            match self.owner_at(file, dir, &name)? {
+                Some(owner) if owner.id == self.me.id => self.mark(dir, Name::Ended(term)),
+                // The directory was emptied, and a node that does not know that yet has taken a
+                // term by the old numbers.
+                Some(_) => Ok(()),
+                None => Err(Errno::ENOENT.into()),
+            }
+        });
+        match ended {
+            Err(e) if super::dirs::is_gone(&e) => Ok(()),
+            ended => ended.map(drop),
+        }
+    }
+
+    /// Takes a domain of a plan, and returns the number of the attempt. `None` if the domain is
+    /// done, a living node is doing it, or the plan is gone.
+    pub fn take_domain(&self, file: FileId, term: u64, domain: u32) -> io::Result<Option<u32>> {
+        let tenure = self.need_lease()?;
+        let taken = self.dirs.within(file, false, |dir| {
+            let done = Name::Done { term, domain }.to_string();
+            let mut attempt: u32 = 0;
+            loop {
+                if sys::look(dir, &done)?.is_some() {
+                    return Ok(None);
+                }
+                let name = Name::Domain {
+                    term,
+                    domain,
+                    attempt,
+                };
+                let name = name.to_string();
+                match sys::link(dir, &name, &self.me.to_string()) {
+                    Ok(()) => {
+                        // The holder that tidies removes the plan before the marks of done domains.
+                        let plan = Name::Plan(term).to_string();
+                        if sys::look(dir, &plan)?.is_some() && sys::look(dir, &done)?.is_none() {
+                            let key = (file, term, domain);
+                            self.domains.lock().insert(key, tenure);
+                            return Ok(Some(attempt));
+                        }
+                        remove_from(dir, &name)?;
+                        return Ok(None);
+                    }
+                    Err(Errno::EEXIST) => {}
+                    Err(e) => return Err(e.into()),
+                }
+                if let Some(owner) = self.owner_at(file, dir, &name)? {
+                    let alive = if owner == self.me {
+                        self.does(file, term, domain)
+                    } else {
+                        !self.is_dead(owner)?
+                    };
+                    if alive {
+                        return Ok(None);
+                    }
+                    attempt = attempt.checked_add(1).ok_or(Errno::EOVERFLOW)?;
+                }
+            }
+        });
+        match taken {
+            Err(e) if super::dirs::is_gone(&e) => Ok(None),
+            taken => taken.map(Option::flatten),
+        }
+    }
+
+    /// Whether this node may write the units of a domain that it took. Must be checked before every
+    /// write; makes no system call on a file.
+    pub fn does(&self, file: FileId, term: u64, domain: u32) -> bool {
+        let taken = self.domains.lock().get(&(file, term, domain)).copied();
+        taken.is_some_and(|tenure| self.holds_since(tenure))
+    }
+
+    /// Marks a domain as done. All of it must be in the canonical file, synced.
+    pub fn domain_done(&self, file: FileId, term: u64, domain: u32) -> io::Result<()> {
+        let done = Name::Done { term, domain };
+        let marked = self.dirs.within(file, false, |dir| self.mark(dir, done));
+        self.domains.lock().remove(&(file, term, domain));
+        match marked {
+            // The plan was finished and tidied away by other nodes.
+            Err(e) if super::dirs::is_gone(&e) => Ok(()),
+            marked => marked.map(drop),
+        }
+    }
+
+    /// Gives a domain up after a failure, so that another node, or this one again, can take it.
+    pub fn give_up_domain(
+        &self,
+        file: FileId,
+        term: u64,
+        domain: u32,
+        attempt: u32,
+    ) -> io::Result<()> {
+        // If the lease lapsed, another node may have begun the next attempt already.
+        let is_mine = self.does(file, term, domain);
+        self.domains.lock().remove(&(file, term, domain));
+        if !is_mine {
+            return Ok(());
+        }
+        let name = Name::Domain {
+            term,
+            domain,
+            attempt,
+        };
+        self.remove(file, [name])
+    }
+
+    /// Makes a link whose existence is its meaning.
+    fn mark(&self, dir: BorrowedFd<'_>, name: Name) -> io::Result<()> {
+        match sys::link(dir, &name.to_string(), &self.me.to_string()) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// The first term number of a new directory. Later directories of the same file get higher numbers
+/// if clocks are right, and different numbers in any case.
+fn first_number() -> u64 {
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH);
+    let sec = now.map_or(0, |now| now.as_secs()) & u64::from(u32::MAX >> 1);
+    sec << 32 | u64::from(rand::random::<u32>())
+}

@@ -1,0 +1,65 @@
+//! Which layouts of this node are being written to, and on which targets they are.
+//!
+//! An append that does not come back in time goes on after its caller has stopped waiting
+//! (`data.rs`). Until it has come back its file must not be removed, and nothing more is sent to a
+//! target that does not answer. Nothing here is durable: after a start no write is under way, and
+//! the targets of layouts are not known.
+
+use super::SharedDir;
+use crate::types::FileId;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Layouts of this node that are being written to, and whether each is to be removed afterwards.
+pub(super) type Written = Arc<Mutex<HashMap<(FileId, u32), Arc<AtomicBool>>>>;
+
+pub(super) struct Writing {
+    all: Written,
+    layout: (FileId, u32),
+    pub unwanted: Arc<AtomicBool>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.layout);
+    }
+}
+
+impl SharedDir {
+    pub(super) fn write_begins(&self, file: FileId, number: u32) -> Writing {
+        let unwanted = Arc::new(AtomicBool::new(false));
+        let layout = (file, number);
+        self.writing.lock().insert(layout, unwanted.clone());
+        Writing {
+            all: self.writing.clone(),
+            layout,
+            unwanted,
+        }
+    }
+
+    /// Whether an append to this layout of this node is still under way, although no caller waits
+    /// for it any more.
+    pub fn is_written(&self, file: FileId, number: u32) -> bool {
+        self.writing.lock().contains_key(&(file, number))
+    }
+
+    /// Whether a layout of this node can be appended to, as far as is known.
+    pub fn takes_more(&self, file: FileId, number: u32) -> bool {
+        let place = self.places.lock().get(&(file, number)).copied();
+        place.is_none_or(|place| self.answers(place))
+    }
+
+    /// This sealed layout is not needed any more: if an append to it is still under way, the layout
+    /// and its seal are removed when that comes back. Returns false if no append is under way.
+    pub fn leave_to_writer(&self, file: FileId, number: u32) -> bool {
+        let writing = self.writing.lock();
+        let Some(unwanted) = writing.get(&(file, number)) else {
+            return false;
+        };
+        unwanted.store(true, Ordering::Release);
+        self.places.lock().remove(&(file, number));
+        true
+    }
+}
