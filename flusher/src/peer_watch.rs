@@ -80,7 +80,7 @@ pub(crate) async fn watch_peers(engine: Arc<EngineState>, shared_files: Arc<Shar
 
 async fn read_requests(shared_files: &Arc<SharedFiles>, requests: &mut Requests) {
     let peers = shared_files.peers.clone();
-    let taken = tokio::task::spawn_blocking(move || peers.asked());
+    let taken = tokio::task::spawn_blocking(move || peers.take_notes());
     match taken.await {
         Ok(Ok(taken)) => requests.files.extend(taken),
         Ok(Err(error)) => {

@@ -39,7 +39,7 @@ impl Gate {
                 file,
                 term,
                 domain,
-            } => peers.shared_dir().does(*file, *term, *domain),
+            } => peers.shared_dir().holds_domain(*file, *term, *domain),
             Gate::Closed => false,
         }
     }

@@ -221,10 +221,10 @@ impl RoundJob {
         let mark = move || {
             // After this node's lease has ended another node may be writing the domain. A late mark
             // would let the next round begin beside that.
-            if !job.shared_dir().does(id, term, domain) {
+            if !job.shared_dir().holds_domain(id, term, domain) {
                 return Err(job.lease_expired());
             }
-            let marked = job.shared_dir().domain_done(id, term, domain);
+            let marked = job.shared_dir().mark_domain_done(id, term, domain);
             marked.map_err(job.shared_dir_error())
         };
         writer.sync_then(mark).await

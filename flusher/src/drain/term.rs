@@ -19,7 +19,7 @@ impl Held {
     /// Whether this node may still write the canonical file. Must be called right before each
     /// write.
     pub fn holds(&self) -> bool {
-        self.peers.shared_dir().holds(self.file, self.term)
+        self.peers.shared_dir().holds_term(self.file, self.term)
     }
 }
 
@@ -28,7 +28,7 @@ impl Drop for Held {
         let (peers, file, term) = (self.peers.clone(), self.file, self.term);
         let end = move || {
             let shared_dir = peers.shared_dir();
-            let gone = match shared_dir.holds(file, term) {
+            let gone = match shared_dir.holds_term(file, term) {
                 true => shared_dir.tidy(file, term),
                 false => Ok(false),
             };

@@ -38,7 +38,7 @@ impl Overlay {
         range: ByteRange,
         kind: LockKind,
     ) -> Result<File> {
-        let lock = others.peers.shared_dir().lock_file(inode.id)?;
+        let lock = others.peers.shared_dir().open_lock_file(inode.id)?;
         let span = Span {
             first: range.start.min(ofd::LAST),
             last: range.end.saturating_sub(1).clamp(range.start, ofd::LAST),

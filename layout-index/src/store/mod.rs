@@ -170,7 +170,7 @@ impl Store {
         NodeId(self.id)
     }
 
-    /// Where this copy of the store is; see `SharedDir::join_at`. Empty once the
+    /// Where this copy of the store is; see `sharing::shared_dir::SharedDir::join_with`. Empty once the
     /// store is closed.
     pub fn home(&self) -> String {
         let lock = self.lock.lock();

@@ -8,7 +8,7 @@
 //! nodes are removed once the canonical files have everything, unless a subfile holds more than was
 //! published: it may then be the only copy of data in the node's store ([`peers::idle_subfiles`]).
 
-use super::status::backing::{look, name, names, path_of};
+use super::status::backing::{name, names, open_shared_dir, path_of};
 use crate::args::DrainArgs;
 use crate::checks;
 use crate::daemon::joining::{Joining, join};
@@ -86,7 +86,7 @@ pub fn run(args: &DrainArgs) -> Result<Code> {
         backing: path.clone(),
         ..Report::default()
     };
-    if let Some(shared_dir) = look(&backing)? {
+    if let Some(shared_dir) = open_shared_dir(&backing)? {
         adopt(args, &path, backing, &shared_dir, &mut report)?;
     }
     output::report(&report, args.json, render)?;
@@ -146,7 +146,7 @@ fn adopt(
         drain(args, path, backing, shared_dir, &files, &census, report)?;
     }
     for id in adopters {
-        shared_dir.forget(id).map_err(failed)?;
+        shared_dir.forget_node(id).map_err(failed)?;
     }
     Ok(())
 }

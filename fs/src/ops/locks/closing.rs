@@ -77,7 +77,7 @@ impl Marks {
     fn file(&mut self, shared_dir: &SharedDir) -> io::Result<&File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => shared_dir.closing_file()?,
+            None => shared_dir.open_closing_file()?,
         };
         Ok(self.file.insert(file))
     }

@@ -205,7 +205,7 @@ impl Peers {
         if was_just_here && self.shared_dir.is_append_wanted(id).map_err(failed)? {
             (self.pause)(2 * LONGEST_PAUSE)?;
         }
-        let lock = self.shared_dir.append_lock(id).map_err(failed)?;
+        let lock = self.shared_dir.open_append_lock(id).map_err(failed)?;
         let mut wanted: Option<Instant> = None;
         let mut pause = SHORTEST_PAUSE;
         let too_late = |node: Option<NodeId>| StoreError::Appending {
@@ -215,7 +215,7 @@ impl Peers {
             }),
             seconds: patience.as_secs_f64(),
         };
-        while !lock.try_take().map_err(failed)? {
+        while !lock.try_lock().map_err(failed)? {
             let now = Instant::now();
             append.contended = Some(now);
             if now >= deadline {
@@ -241,7 +241,7 @@ impl Peers {
             (self.pause)(LONGEST_PAUSE)?;
         }
         if wanted.is_some() {
-            self.shared_dir.append_granted(id).map_err(failed)?;
+            self.shared_dir.clear_append_wanted(id).map_err(failed)?;
         }
         Ok(lock)
     }
@@ -323,7 +323,7 @@ impl Peers {
             self.announce(file)?;
         }
         if append.is_contended() {
-            let granted = self.shared_dir.append_granted(file.id());
+            let granted = self.shared_dir.clear_append_wanted(file.id());
             granted.map_err(|e| failed("giving up the append lock of", file, e))?;
         }
         self.let_append_go(file, append);

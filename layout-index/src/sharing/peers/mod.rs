@@ -187,7 +187,7 @@ impl Peers {
     /// Leaves for good: the store is about to be removed, and has no data of any file.
     pub fn vanish(&self) -> io::Result<()> {
         self.leave()?;
-        self.shared_dir.forget(self.me())
+        self.shared_dir.forget_node(self.me())
     }
 
     pub fn shared_dir(&self) -> &SharedDir {

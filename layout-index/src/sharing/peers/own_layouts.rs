@@ -300,7 +300,7 @@ impl Peers {
     }
 
     /// Returns the files that other nodes ask this node to publish, each once.
-    pub fn asked(&self) -> io::Result<Vec<FileId>> {
+    pub fn take_notes(&self) -> io::Result<Vec<FileId>> {
         self.shared_dir.take_notes()
     }
 

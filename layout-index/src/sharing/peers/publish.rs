@@ -15,7 +15,7 @@ use super::{AskCanonical, End, OwnLayout, Peers, failed};
 use crate::error::{Result, StoreError};
 use crate::extent::Place;
 use crate::sharing::layout::{Batch, BatchBuilder, BuildError, Head, LayoutId, Piece, SubfileRef};
-use crate::sharing::shared_dir::{PLACES, Patience};
+use crate::sharing::shared_dir::{Patience, WRITE_ATTEMPTS};
 use crate::store::file::{Capture, File, Source};
 use crate::types::{ByteRange, Epoch};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Peers {
     /// Returns which layout it was, and where the batch ends in it.
     fn append(&self, file: &File, batch: &Batch) -> Result<(u32, u64)> {
         self.seal_abandoned(file)?;
-        let mut place = 1;
+        let mut attempt = 1;
         loop {
             let (gen_no, at) = self.own_layout(file);
             let id = LayoutId {
@@ -111,7 +111,13 @@ impl Peers {
             self.hold_subfiles(file, gen_no, batch.subfiles());
             let appended = self
                 .shared_dir
-                .append_layout(file.id(), gen_no, at, &bytes, Patience::at(place))
+                .append_layout(
+                    file.id(),
+                    gen_no,
+                    at,
+                    &bytes,
+                    Patience::for_attempt(attempt),
+                )
                 .map_err(|e| failed("publishing", file, e));
             let Err(error) = appended else {
                 return Ok((gen_no, at + bytes.len() as u64));
@@ -122,11 +128,11 @@ impl Peers {
                 seen.own.entry(gen_no).or_default().end = End::Abandoned;
             }
             self.seal_abandoned(file)?;
-            if place == PLACES {
+            if attempt == WRITE_ATTEMPTS {
                 return Err(error);
             }
             tracing::warn!(file = %file.id(), %error, "what is published of it goes to another layout");
-            place += 1;
+            attempt += 1;
         }
     }
 
@@ -141,7 +147,7 @@ impl Peers {
         };
         let (shared_dir, id) = (&self.shared_dir, file.id());
         for (gen_no, at) in abandoned {
-            match at == 0 && !shared_dir.is_written(id, gen_no) {
+            match at == 0 && !shared_dir.is_being_written(id, gen_no) {
                 true => shared_dir.remove_layout(id, self.me(), gen_no, Some(at)),
                 false => shared_dir.seal_layout(id, gen_no, at),
             }
@@ -209,7 +215,7 @@ impl Peers {
         let mut seen = shared(file).seen();
         if let Some(current) = seen.current
             && let Some(own) = seen.own.get(&current)
-            && self.shared_dir.takes_more(file.id(), current)
+            && self.shared_dir.accepts_appends(file.id(), current)
         {
             return (current, own.len);
         }

@@ -113,7 +113,7 @@ impl Peers {
                 asked = Some(Instant::now());
                 let nodes: HashSet<NodeId> = pending.iter().map(|i| i.owner.id).collect();
                 for node in nodes {
-                    match self.shared_dir.ask(node, file.id()) {
+                    match self.shared_dir.leave_note(node, file.id()) {
                         Ok(()) => {}
                         // That node never joined, so it cannot be asked; the error at the end names
                         // it.

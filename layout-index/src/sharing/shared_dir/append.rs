@@ -41,7 +41,7 @@ pub(crate) struct AppendLock {
 impl AppendLock {
     /// False while another node has the lock. On a file system without locks, only the mark keeps
     /// other nodes away ([`SharedDir::mark_append`]), until its node removes it.
-    pub(crate) fn try_take(&self) -> io::Result<bool> {
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
         let range = libc::flock {
             l_type: libc::F_WRLCK as i16,
             l_whence: libc::SEEK_SET as i16,
@@ -59,11 +59,11 @@ impl AppendLock {
 }
 
 impl SharedDir {
-    pub(crate) fn append_lock(&self, file: FileId) -> io::Result<AppendLock> {
+    pub(crate) fn open_append_lock(&self, file: FileId) -> io::Result<AppendLock> {
         let [group, name] = names_of(file);
         // Files with the same byte wait for each other, which costs time and nothing else.
         Ok(AppendLock {
-            lock: self.lock_named(&format!("append-{group}"))?,
+            lock: self.open_lock(&format!("append-{group}"))?,
             byte: i64::from(crc32c(name.as_bytes())),
         })
     }
@@ -81,7 +81,7 @@ impl SharedDir {
                 Err(e) => return Err(e.into()),
             }
             // The old mark can vanish: a node that has started again removes it without the lock.
-            if let Some(text) = sys::text_of(dir.as_fd(), &name)? {
+            if let Some(text) = sys::read_link(dir.as_fd(), &name)? {
                 let node = text.parse().ok().map(|owner: Owner| owner.id);
                 return Ok(node.filter(|node| *node != self.me.id));
             }
@@ -108,8 +108,8 @@ impl SharedDir {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();
-        for file in self.signs(APPENDING)? {
-            let text = sys::text_of(dir.as_fd(), &file.to_string())?;
+        for file in self.list_signs(APPENDING)? {
+            let text = sys::read_link(dir.as_fd(), &file.to_string())?;
             let owner = text.and_then(|text| text.parse().ok());
             found.extend(owner.map(|owner: Owner| (file, owner.id)));
         }
@@ -128,21 +128,21 @@ impl SharedDir {
 
     /// Returns the files whose append lock some node wants.
     pub(crate) fn wanted_appends(&self) -> io::Result<Vec<FileId>> {
-        self.signs(WANTED)
+        self.list_signs(WANTED)
     }
 
     pub(crate) fn is_append_wanted(&self, file: FileId) -> io::Result<bool> {
         match self.signs_dir(WANTED)? {
-            Some(dir) => Ok(sys::look(dir.as_fd(), &file.to_string())?.is_some()),
+            Some(dir) => Ok(sys::stat_name(dir.as_fd(), &file.to_string())?.is_some()),
             None => Ok(false),
         }
     }
 
-    pub(crate) fn append_granted(&self, file: FileId) -> io::Result<()> {
+    pub(crate) fn clear_append_wanted(&self, file: FileId) -> io::Result<()> {
         self.remove_sign(WANTED, file)
     }
 
-    fn signs(&self, name: &str) -> io::Result<Vec<FileId>> {
+    fn list_signs(&self, name: &str) -> io::Result<Vec<FileId>> {
         let Some(dir) = self.signs_dir(name)? else {
             return Ok(Vec::new());
         };

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
 /// How many times a write is tried, each time on another target.
-pub const PLACES: usize = 4;
+pub const WRITE_ATTEMPTS: usize = 4;
 
 /// How long to wait for a write: until the deadline, because another place can be tried, or without
 /// a limit, because this is the last one.
@@ -36,69 +36,69 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// Patience at the `place`-th place, counted from 1.
-    pub fn at(place: usize) -> Patience {
-        match place < PLACES {
+    /// Patience of the `attempt`-th attempt, counted from 1.
+    pub fn for_attempt(attempt: usize) -> Patience {
+        match attempt < WRITE_ATTEMPTS {
             true => Patience::UntilDeadline,
             false => Patience::Forever,
         }
     }
 }
 
-type Act = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
 /// Threads that wait for the file system in place of a caller. A thread that hangs is reused only
 /// after its call has come back.
 #[derive(Default)]
-pub(super) struct Waiters(Arc<Mutex<Vec<Sender<Act>>>>);
+pub(super) struct Waiters(Arc<Mutex<Vec<Sender<Job>>>>);
 
 impl Waiters {
-    fn hand(&self, act: Act) -> io::Result<()> {
+    fn run(&self, job: Job) -> io::Result<()> {
         let idle = self.0.lock().pop();
         let waiter = match idle {
             Some(waiter) => waiter,
-            None => start()?,
+            None => start_waiter()?,
         };
         // The only sender of a waiter is in the list or in the job that the waiter runs, so waiters
         // end with the list.
         let (itself, idle) = (waiter.clone(), Arc::downgrade(&self.0));
-        let act: Act = Box::new(move || {
-            act();
+        let job: Job = Box::new(move || {
+            job();
             if let Some(idle) = idle.upgrade() {
                 idle.lock().push(itself);
             }
         });
-        waiter.send(act).map_err(|_| ended())
+        waiter.send(job).map_err(|_| waiter_ended())
     }
 }
 
-fn start() -> io::Result<Sender<Act>> {
-    let (sender, acts) = channel::<Act>();
+fn start_waiter() -> io::Result<Sender<Job>> {
+    let (sender, jobs) = channel::<Job>();
     let thread = std::thread::Builder::new().name("forebay-shared-dir".into());
-    thread.spawn(move || acts.into_iter().for_each(|act| act()))?;
+    thread.spawn(move || jobs.into_iter().for_each(|job| job()))?;
     Ok(sender)
 }
 
-fn ended() -> io::Error {
+fn waiter_ended() -> io::Error {
     io::Error::other("a thread that writes to the shared directory broke off")
 }
 
 impl SharedDir {
     /// Creates a file of this node on a chosen target, and returns that target if it is known.
-    pub(super) fn create(
+    pub(super) fn create_on_target(
         &self,
         dir: BorrowedFd<'_>,
         name: &str,
     ) -> io::Result<(File, Option<u32>)> {
         let Some(placement) = &self.placement else {
-            return Ok((nodes::create(dir, name, 0)?, None));
+            return Ok((nodes::create_file(dir, name, 0)?, None));
         };
-        let file = nodes::create(dir, name, placement.create_flags())?;
+        let file = nodes::create_file(dir, name, placement.create_flags())?;
         let place = placement.place_on_one(file.as_fd());
         Ok((file, place))
     }
 
-    pub(super) fn answers(&self, place: u32) -> bool {
+    pub(super) fn place_answers(&self, place: u32) -> bool {
         let placement = self.placement.as_ref();
         placement.is_none_or(|placement| placement.answers(place))
     }
@@ -107,7 +107,7 @@ impl SharedDir {
     /// in time: it may still be done later, and `late` is called then. The file must not be removed
     /// before that: the removal would wait for the write, and all callers that need the file's
     /// directory would wait for the removal.
-    pub(super) fn in_time<T: Send + 'static>(
+    pub(super) fn run_with_deadline<T: Send + 'static>(
         &self,
         place: Option<u32>,
         patience: Patience,
@@ -123,7 +123,7 @@ impl SharedDir {
         // Either the answer is taken or `late` is called: never both, and never neither.
         let waits = Arc::new(Mutex::new(true));
         let awaited = waits.clone();
-        self.waiters.hand(Box::new(move || {
+        self.waiters.run(Box::new(move || {
             let result = act();
             drop(flight);
             let awaited = awaited.lock();
@@ -140,12 +140,12 @@ impl SharedDir {
                 *waits = false;
                 answer.try_recv().ok().transpose()
             }
-            Err(RecvTimeoutError::Disconnected) => Err(ended()),
+            Err(RecvTimeoutError::Disconnected) => Err(waiter_ended()),
         }
     }
 
     /// The error for callers that cannot go on without a write that is late.
-    pub(super) fn not_in_time(&self) -> io::Error {
+    pub(super) fn deadline_error(&self) -> io::Error {
         let deadline = self.placement.as_ref().map(|it| it.deadline());
         io::Error::new(
             io::ErrorKind::TimedOut,

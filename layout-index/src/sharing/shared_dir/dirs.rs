@@ -73,7 +73,7 @@ impl Dirs {
         let dir = if make {
             match step_into(group.as_fd(), &fid, DIRECTORY) {
                 // Made, and at once removed by another node, which took it for a leftover.
-                Err(e) if is_gone(&e) => return Ok(None),
+                Err(e) if is_missing(&e) => return Ok(None),
                 dir => dir?,
             }
         } else {
@@ -86,14 +86,14 @@ impl Dirs {
         Ok(Some(dir))
     }
 
-    pub fn forget(&self, file: FileId) {
+    pub fn close_held(&self, file: FileId) {
         self.held.lock().remove(&file);
     }
 
     /// Runs `act` in the directory of a file. `None` if the directory is missing and `make` is
     /// false. If `make` is false and `act` finds something missing in a directory that was just
     /// opened, its error is returned.
-    pub fn within<T>(
+    pub fn in_dir<T>(
         &self,
         file: FileId,
         make: bool,
@@ -105,14 +105,14 @@ impl Dirs {
             let dir = match known {
                 Some(dir) => dir,
                 None => match self.open(file, make)? {
-                    Some(dir) => self.hold(file, dir),
+                    Some(dir) => self.keep_open(file, dir),
                     None if make => continue,
                     None => return Ok(None),
                 },
             };
             match act(dir.as_fd()) {
-                Err(e) if is_gone(&e) => {
-                    self.forget(file);
+                Err(e) if is_missing(&e) => {
+                    self.close_held(file);
                     if !was_known && !make {
                         return Err(e);
                     }
@@ -126,7 +126,7 @@ impl Dirs {
         ))
     }
 
-    fn hold(&self, file: FileId, dir: OwnedFd) -> Arc<OwnedFd> {
+    fn keep_open(&self, file: FileId, dir: OwnedFd) -> Arc<OwnedFd> {
         let dir = Arc::new(dir);
         let mut held = self.held.lock();
         if held.len() >= MOST_HELD {
@@ -137,7 +137,7 @@ impl Dirs {
     }
 }
 
-pub(super) fn is_gone(e: &io::Error) -> bool {
+pub(super) fn is_missing(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error().map(Errno::from_raw),
         Some(Errno::ENOENT | Errno::ESTALE)

@@ -13,10 +13,10 @@
 //! - *Announcement*: the announcement is there, but the change token may be old. The close that
 //!   made it had not returned.
 
-use super::data::{PLACES, Patience, remove_late};
+use super::data::{Patience, WRITE_ATTEMPTS, remove_late};
 use super::names::{Announcement, Listing, Name, Owner, names_of};
-use super::nodes::temporary;
-use super::writing::Writing;
+use super::nodes::temporary_name;
+use super::writing::OngoingWrite;
 use super::{SharedDir, dirs, not_ours, sys};
 use crate::beneath::{
     DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
@@ -59,10 +59,10 @@ impl SharedDir {
             return Ok(None);
         };
         let [ab, fid] = names_of(file);
-        let Some(looked) = sys::look(group.as_fd(), &fid)? else {
+        let Some(stat) = sys::stat_name(group.as_fd(), &fid)? else {
             return Ok(None);
         };
-        if looked.mode & libc::S_IFMT != libc::S_IFDIR {
+        if stat.mode & libc::S_IFMT != libc::S_IFDIR {
             return Err(io::Error::new(
                 io::ErrorKind::NotADirectory,
                 format!(
@@ -70,14 +70,14 @@ impl SharedDir {
                 ),
             ));
         }
-        if looked.uid != self.uid || looked.mode & 0o022 != 0 {
+        if stat.uid != self.uid || stat.mode & 0o022 != 0 {
             let name = format!("files/{ab}/{fid}");
-            return Err(not_ours(&name, looked.uid, looked.mode & 0o7777, self.uid));
+            return Err(not_ours(&name, stat.uid, stat.mode & 0o7777, self.uid));
         }
         Ok(Some(ChangeToken {
-            sec: looked.sec,
-            nsec: looked.nsec,
-            ino: looked.ino,
+            sec: stat.sec,
+            nsec: stat.nsec,
+            ino: stat.ino,
         }))
     }
 
@@ -99,7 +99,7 @@ impl SharedDir {
             return Ok(None);
         };
         match self.list_in(dir) {
-            Err(e) if dirs::is_gone(&e) => Ok(None),
+            Err(e) if dirs::is_missing(&e) => Ok(None),
             listed => listed.map(Some),
         }
     }
@@ -114,12 +114,12 @@ impl SharedDir {
         for entry in entries_of(dir.try_clone()?)? {
             match entry.name.parse() {
                 Ok(name @ (Name::Term(_) | Name::Seal(..))) => signed.push((name, entry.name)),
-                Ok(name) => listing.take(name),
+                Ok(name) => listing.add(name),
                 Err(_) => listing.strange.push(entry.name),
             }
         }
         for (name, text) in signed {
-            let owner = match sys::text_of(dir.as_fd(), &text) {
+            let owner = match sys::read_link(dir.as_fd(), &text) {
                 Ok(Some(owner)) => owner.parse::<Owner>().ok(),
                 Ok(None) => continue,
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => None,
@@ -128,31 +128,31 @@ impl SharedDir {
             match (name, owner) {
                 (Name::Term(term), Some(owner)) => drop(listing.terms.insert(term, owner)),
                 // Only the node that writes a layout may say where it ends.
-                (Name::Seal(id, ..), Some(owner)) if owner.id == id => listing.take(name),
+                (Name::Seal(id, ..), Some(owner)) if owner.id == id => listing.add(name),
                 _ => listing.strange.push(text),
             }
         }
         Ok(listing)
     }
 
-    /// Appends `bytes` to a layout of this node, at byte `at`, which must be its end. Durable when
-    /// it returns. Creates the layout if `at` is zero. After an error some or all of the bytes may
+    /// Appends `bytes` to a layout of this node, at byte `offset`, which must be its end. Durable when
+    /// it returns. Creates the layout if `offset` is zero. After an error some or all of the bytes may
     /// be there, or be written later: [`SharedDir::seal_layout`].
     pub fn append_layout(
         &self,
         file: FileId,
         number: u32,
-        at: u64,
+        offset: u64,
         bytes: &[u8],
         patience: Patience,
     ) -> io::Result<()> {
         let name = Name::Layout(self.me.id, number).to_string();
         let bytes: Arc<[u8]> = bytes.into();
-        let appended = self.dirs.within(file, at == 0, |dir| {
+        let appended = self.dirs.in_dir(file, offset == 0, |dir| {
             let (open, len, made) = match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid)) {
                 Ok((open, meta)) => (open, meta.len(), false),
-                Err(e) if at == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
-                    let (open, place) = self.create(dir, &name)?;
+                Err(e) if offset == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
+                    let (open, place) = self.create_on_target(dir, &name)?;
                     if let Some(place) = place {
                         self.places.lock().insert((file, number), place);
                     }
@@ -161,43 +161,43 @@ impl SharedDir {
                 Err(e) => return Err(e),
             };
             let place = self.places.lock().get(&(file, number)).copied();
-            if len != at {
+            if len != offset {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    format!("it has {len} bytes, and {at} were written to it: it was damaged"),
+                    format!("it has {len} bytes, and {offset} were written to it: it was damaged"),
                 ));
             }
             crate::calls::note("write");
             crate::calls::note("sync");
             let bytes = bytes.clone();
-            let writing = self.write_begins(file, number);
-            let late = self.after_late_append(dir, number, at, &writing)?;
+            let writing = self.begin_write(file, number);
+            let late = self.after_late_append(dir, number, offset, &writing)?;
             let append = move || {
-                let written = open.write_all_at(&bytes, at);
+                let written = open.write_all_at(&bytes, offset);
                 let synced = written.and_then(|()| open.sync_data());
                 drop(writing);
                 synced
             };
-            let appended = self.in_time(place, patience, append, late)?;
-            appended.ok_or_else(|| self.not_in_time())?;
+            let appended = self.run_with_deadline(place, patience, append, late)?;
+            appended.ok_or_else(|| self.deadline_error())?;
             if made { sync_open(dir) } else { Ok(()) }
         });
-        match appended.map_err(|e| in_file(file, &name, e))? {
+        match appended.map_err(|e| error_in_file(file, &name, e))? {
             Some(()) => Ok(()),
-            None => Err(in_file(file, &name, Errno::ENOENT.into())),
+            None => Err(error_in_file(file, &name, Errno::ENOENT.into())),
         }
     }
 
     /// Makes everything in a layout of this node durable.
     pub fn sync_layout(&self, file: FileId, number: u32) -> io::Result<()> {
         let name = Name::Layout(self.me.id, number).to_string();
-        let synced = self.dirs.within(file, false, |dir| {
+        let synced = self.dirs.in_dir(file, false, |dir| {
             let (open, _) = open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid))?;
             crate::calls::note("sync");
             open.sync_data()?;
             sync_open(dir)
         });
-        synced.map(drop).map_err(|e| in_file(file, &name, e))
+        synced.map(drop).map_err(|e| error_in_file(file, &name, e))
     }
 
     /// Returns what is to be done when an append comes back after its caller has stopped waiting
@@ -206,19 +206,19 @@ impl SharedDir {
         &self,
         dir: BorrowedFd<'_>,
         number: u32,
-        at: u64,
-        writing: &Writing,
+        offset: u64,
+        writing: &OngoingWrite,
     ) -> io::Result<impl FnOnce() + Send + 'static> {
         let dir = dir.try_clone_to_owned()?;
         let unwanted = writing.unwanted.clone();
         let names = [
             Name::Layout(self.me.id, number).to_string(),
-            Name::Seal(self.me.id, number, at).to_string(),
+            Name::Seal(self.me.id, number, offset).to_string(),
         ];
         Ok(move || {
             // A layout with earlier batches is removed when those are drained; it is removed here
             // if that happened while the append was under way.
-            if at == 0 || unwanted.load(Ordering::Acquire) {
+            if offset == 0 || unwanted.load(Ordering::Acquire) {
                 remove_late(dir, &names);
             }
         })
@@ -229,14 +229,14 @@ impl SharedDir {
     pub fn seal_layout(&self, file: FileId, number: u32, end: u64) -> io::Result<()> {
         let name = Name::Seal(self.me.id, number, end).to_string();
         let text = self.me.to_string();
-        let sealed = self.dirs.within(file, false, |dir| {
+        let sealed = self.dirs.in_dir(file, false, |dir| {
             match sys::link(dir, &name, &text) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(e) => return Err(e.into()),
             }
             sync_open(dir)
         });
-        sealed.map_err(|e| in_file(file, &name, e))?;
+        sealed.map_err(|e| error_in_file(file, &name, e))?;
         self.touch(file)
     }
 
@@ -250,7 +250,7 @@ impl SharedDir {
         from: u64,
         most: usize,
     ) -> io::Result<Option<Vec<u8>>> {
-        self.read(file, Name::Layout(node, number), |open, len| {
+        self.read_file(file, Name::Layout(node, number), |open, len| {
             let there = usize::try_from(len.saturating_sub(from)).unwrap_or(usize::MAX);
             read_at(open, from, there.min(most))
         })
@@ -269,7 +269,7 @@ impl SharedDir {
         if node == self.me.id {
             self.places.lock().remove(&(file, number));
         }
-        self.remove(file, [Name::Layout(node, number)].into_iter().chain(seal))
+        self.remove_names(file, [Name::Layout(node, number)].into_iter().chain(seal))
     }
 
     /// Announces that the file has data that is yet to be published: two system calls if the file
@@ -277,7 +277,7 @@ impl SharedDir {
     pub fn announce(&self, file: FileId) -> io::Result<Announcement> {
         let announcement = Announcement {
             owner: self.me,
-            k: self.announcements.fetch_add(1, Ordering::Relaxed),
+            number: self.announcements.fetch_add(1, Ordering::Relaxed),
         };
         let (name, text) = (
             Name::Announcement(announcement).to_string(),
@@ -285,15 +285,15 @@ impl SharedDir {
         );
         let made = self
             .dirs
-            .within(file, true, |dir| Ok(sys::link(dir, &name, &text)?));
-        made.map_err(|e| in_file(file, &name, e))?;
+            .in_dir(file, true, |dir| Ok(sys::link(dir, &name, &text)?));
+        made.map_err(|e| error_in_file(file, &name, e))?;
         self.touch(file)?;
         Ok(announcement)
     }
 
     /// Removes announcements whose data is published.
     pub fn fulfil(&self, file: FileId, announcements: &[Announcement]) -> io::Result<()> {
-        self.remove(
+        self.remove_names(
             file,
             announcements
                 .iter()
@@ -304,7 +304,7 @@ impl SharedDir {
     /// Writes a plan. It is durable when this returns, and the file has a new change token, because
     /// a plan changes which batches are the older ones.
     pub fn put_plan(&self, file: FileId, term: u64, bytes: &[u8]) -> io::Result<()> {
-        self.put(file, Name::Plan(term), bytes)
+        self.put_file(file, Name::Plan(term), bytes)
     }
 
     pub fn read_plan(&self, file: FileId, term: u64) -> io::Result<Option<Vec<u8>>> {
@@ -313,25 +313,25 @@ impl SharedDir {
 
     /// Writes a base. It is durable when this returns, and the file has a new change token.
     pub fn put_base(&self, file: FileId, term: u64, bytes: &[u8]) -> io::Result<()> {
-        self.put(file, Name::Base(term), bytes)
+        self.put_file(file, Name::Base(term), bytes)
     }
 
     pub fn read_base(&self, file: FileId, term: u64) -> io::Result<Option<Vec<u8>>> {
         self.read_whole(file, Name::Base(term))
     }
 
-    fn put(&self, file: FileId, name: Name, bytes: &[u8]) -> io::Result<()> {
+    fn put_file(&self, file: FileId, name: Name, bytes: &[u8]) -> io::Result<()> {
         let name = name.to_string();
         if bytes.len() as u64 > MOST_BYTES {
-            return Err(in_file(file, &name, too_long(bytes.len() as u64)));
+            return Err(error_in_file(file, &name, too_long(bytes.len() as u64)));
         }
-        let tenure = self.need_lease()?;
+        let tenure = self.require_lease()?;
         let bytes: Arc<[u8]> = bytes.into();
-        let put = self.dirs.within(file, true, |dir| {
-            let (temporary, _) = self.put_temporary(dir, &bytes, Patience::Forever)?;
+        let put = self.dirs.in_dir(file, true, |dir| {
+            let (temporary, _) = self.write_temporary(dir, &bytes, Patience::Forever)?;
             let put = match self.holds_since(tenure) {
                 true => sys::rename(dir, &temporary, &name).map_err(Into::into),
-                false => Err(super::nodes::lapsed()),
+                false => Err(super::nodes::lease_lapsed()),
             };
             if let Err(e) = put {
                 remove_from(dir, &temporary)?;
@@ -339,30 +339,30 @@ impl SharedDir {
             }
             sync_open(dir)
         });
-        put.map_err(|e| in_file(file, &name, e))?;
+        put.map_err(|e| error_in_file(file, &name, e))?;
         self.touch(file)
     }
 
     /// Writes a synced temporary file with these bytes, on some target that accepts them. `last` is
-    /// the patience at the last place.
-    pub(super) fn put_temporary(
+    /// the patience of the last attempt.
+    pub(super) fn write_temporary(
         &self,
         dir: BorrowedFd<'_>,
         bytes: &Arc<[u8]>,
         last: Patience,
     ) -> io::Result<(String, File)> {
-        let mut place = 1;
+        let mut attempt = 1;
         loop {
-            let name = temporary(self.me);
-            let (file, at) = self.create(dir, &name)?;
+            let name = temporary_name(self.me);
+            let (file, place) = self.create_on_target(dir, &name)?;
             let (mut open, bytes) = (file.try_clone()?, bytes.clone());
             let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
-            let patience = match Patience::at(place) {
+            let patience = match Patience::for_attempt(attempt) {
                 Patience::Forever => last,
                 patience => patience,
             };
-            let put = self.in_time(
-                at,
+            let put = self.run_with_deadline(
+                place,
                 patience,
                 move || {
                     open.write_all(&bytes)?;
@@ -372,45 +372,45 @@ impl SharedDir {
             );
             let e = match put {
                 Ok(Some(())) => return Ok((name, file)),
-                Ok(None) => self.not_in_time(),
+                Ok(None) => self.deadline_error(),
                 Err(e) => {
                     remove_from(dir, &name)?;
                     e
                 }
             };
-            if place == PLACES {
+            if attempt == WRITE_ATTEMPTS {
                 return Err(e);
             }
             tracing::debug!("{e}; it is written elsewhere");
-            place += 1;
+            attempt += 1;
         }
     }
 
     fn read_whole(&self, file: FileId, name: Name) -> io::Result<Option<Vec<u8>>> {
-        self.read(file, name, |open, len| match len {
+        self.read_file(file, name, |open, len| match len {
             0..=MOST_BYTES => read_at(open, 0, len as usize),
             _ => Err(too_long(len)),
         })
     }
 
-    fn read(
+    fn read_file(
         &self,
         file: FileId,
         name: Name,
         read: impl Fn(&File, u64) -> io::Result<Vec<u8>>,
     ) -> io::Result<Option<Vec<u8>>> {
         let name = name.to_string();
-        let found = self.dirs.within(file, false, |dir| {
+        let found = self.dirs.in_dir(file, false, |dir| {
             let (open, meta) = open_seen(dir, &name, OFlag::O_RDONLY, Some(self.uid))?;
             read(&open, meta.len())
         });
         match found {
-            Err(e) if dirs::is_gone(&e) => Ok(None),
-            found => found.map_err(|e| in_file(file, &name, e)),
+            Err(e) if dirs::is_missing(&e) => Ok(None),
+            found => found.map_err(|e| error_in_file(file, &name, e)),
         }
     }
 
-    pub(super) fn remove(
+    pub(super) fn remove_names(
         &self,
         file: FileId,
         names: impl IntoIterator<Item = Name>,
@@ -428,7 +428,8 @@ impl SharedDir {
             return Ok(());
         };
         for name in names {
-            remove_from(dir.as_fd(), component(&name)?).map_err(|e| in_file(file, &name, e))?;
+            remove_from(dir.as_fd(), component(&name)?)
+                .map_err(|e| error_in_file(file, &name, e))?;
         }
         Ok(())
     }
@@ -459,7 +460,7 @@ fn too_long(len: u64) -> io::Error {
 
 /// Adds the name to an error that means that something else stands in its place. Errors of the file
 /// system itself are returned unchanged, because callers tell them apart by their number.
-pub(super) fn in_file(file: FileId, name: &str, e: io::Error) -> io::Error {
+pub(super) fn error_in_file(file: FileId, name: &str, e: io::Error) -> io::Error {
     let in_the_way = matches!(
         e.raw_os_error(),
         None | Some(libc::EISDIR | libc::ENOTDIR | libc::ELOOP)

@@ -20,18 +20,18 @@ const LOCKS: &str = "locks";
 impl SharedDir {
     /// Opens the lock file for `file`, with an open file description of its own. Several user files
     /// share one lock file, which costs time and nothing else.
-    pub fn lock_file(&self, file: FileId) -> io::Result<File> {
+    pub fn open_lock_file(&self, file: FileId) -> io::Result<File> {
         let [group, _] = names_of(file);
-        self.lock_named(&group)
+        self.open_lock(&group)
     }
 
     /// Opens the file in which nodes lock bytes for files that were closed on them and may still be
     /// locked by programs there. `fs` decides which byte stands for which file.
-    pub fn closing_file(&self) -> io::Result<File> {
-        self.lock_named("closing")
+    pub fn open_closing_file(&self) -> io::Result<File> {
+        self.open_lock("closing")
     }
 
-    pub(super) fn lock_named(&self, name: &str) -> io::Result<File> {
+    pub(super) fn open_lock(&self, name: &str) -> io::Result<File> {
         let locks = step_into(self.top.as_fd(), LOCKS, DIRECTORY)?;
         check_ours(&locks, LOCKS, self.uid)?;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;

@@ -39,7 +39,7 @@ mod tidy;
 mod writing;
 
 pub(crate) use append::AppendLock;
-pub use data::{PLACES, Patience};
+pub use data::{Patience, WRITE_ATTEMPTS};
 pub use files::ChangeToken;
 pub use names::{Announcement, Listing, Owner, names_of};
 pub use nodes::{Clock, NodeRecord, NodeState, Tenure};
@@ -50,7 +50,7 @@ use crate::Placement;
 use crate::beneath::{DIRECTORY, step_down, step_into};
 use crate::types::{FileId, NodeId};
 use dirs::Dirs;
-use nodes::{Beat, Seen};
+use nodes::{LastHeartbeat, SeenHeartbeat};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -82,10 +82,10 @@ pub struct SharedDir {
     standing: Standing,
     lease: Duration,
     clock: Clock,
-    beat: Mutex<Beat>,
+    last_heartbeat: Mutex<LastHeartbeat>,
     /// The record file whose mtime is the heartbeat. Locked while a heartbeat is under way.
-    record: Mutex<Option<nodes::Own>>,
-    seen: Mutex<HashMap<NodeId, Seen>>,
+    record: Mutex<Option<nodes::OwnRecord>>,
+    seen_heartbeats: Mutex<HashMap<NodeId, SeenHeartbeat>>,
     terms: Mutex<HashMap<FileId, Term>>,
     /// Files for which a thread of this node is taking a term right now.
     taking: Mutex<HashSet<FileId>>,
@@ -94,7 +94,7 @@ pub struct SharedDir {
     /// Puts new files on targets, so that waiting for writes to them is bounded.
     placement: Option<Arc<dyn Placement>>,
     waiters: data::Waiters,
-    writing: writing::Written,
+    writing: writing::OngoingWrites,
     /// Storage targets of the layouts that this process has created, where known.
     places: Mutex<HashMap<(FileId, u32), u32>>,
 }
@@ -124,7 +124,7 @@ impl SharedDir {
         clock: Clock,
     ) -> io::Result<SharedDir> {
         let joined = SharedDir::prepare(backing, me, name, lease, Standing::default(), clock)?;
-        joined.take_place()?;
+        joined.join_after_checks()?;
         Ok(joined)
     }
 
@@ -140,7 +140,7 @@ impl SharedDir {
         placement: Option<Arc<dyn Placement>>,
     ) -> io::Result<SharedDir> {
         let mut joined = SharedDir::prepare(backing, me, name, lease, standing, nodes::boottime())?;
-        joined.take_place()?;
+        joined.join_after_checks()?;
         // Not before this node has joined, which waits for a slow target.
         joined.placement = placement;
         Ok(joined)
@@ -164,7 +164,7 @@ impl SharedDir {
                 ),
             ));
         }
-        if !nodes::is_name(name) {
+        if !nodes::is_valid_name(name) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!(
@@ -177,7 +177,7 @@ impl SharedDir {
         let notes = step_into(top.as_fd(), NOTES, DIRECTORY)?;
         let my_notes = step_into(notes.as_fd(), &me.id.to_string(), DIRECTORY)?;
         let files = step_into(top.as_fd(), FILES, DIRECTORY)?;
-        let uid = nodes::owner_of_ours(nodes.as_fd(), me)?;
+        let uid = nodes::uid_of_new_files(nodes.as_fd(), me)?;
         for (dir, name) in [
             (&top, TOP),
             (&nodes, NODES),
@@ -187,7 +187,7 @@ impl SharedDir {
         ] {
             check_ours(dir, name, uid)?;
         }
-        let mut joined = SharedDir::over(backing, top, nodes, notes, files, uid, clock);
+        let mut joined = SharedDir::unjoined(backing, top, nodes, notes, files, uid, clock);
         joined.my_notes = Some(my_notes);
         joined.me = me;
         joined.name = name.to_owned();
@@ -197,8 +197,8 @@ impl SharedDir {
     }
 
     /// Writes this node's record after the checks. From then on other nodes count on this node.
-    fn take_place(&self) -> io::Result<()> {
-        self.yield_to_a_living_copy()?;
+    fn join_after_checks(&self) -> io::Result<()> {
+        self.refuse_beside_living_copy()?;
         let dead = self.compare_targets()?;
         self.first_heartbeat()?;
         self.compare_targets_again(&dead)
@@ -206,7 +206,7 @@ impl SharedDir {
 
     /// Opens the shared directory for inspection: changes nothing, and cannot change anything that
     /// needs a lease. `None` if no node ever joined.
-    pub fn look(backing: OwnedFd) -> io::Result<Option<SharedDir>> {
+    pub fn open_for_inspection(backing: OwnedFd) -> io::Result<Option<SharedDir>> {
         let Some(top) = step_down(backing.as_fd(), TOP, DIRECTORY)? else {
             return Ok(None);
         };
@@ -229,11 +229,11 @@ impl SharedDir {
             check_ours(dir, name, uid)?;
         }
         let clock = nodes::boottime();
-        let looked = SharedDir::over(backing, top, nodes, notes, files, uid, clock);
-        Ok(Some(looked))
+        let inspected = SharedDir::unjoined(backing, top, nodes, notes, files, uid, clock);
+        Ok(Some(inspected))
     }
 
-    fn over(
+    fn unjoined(
         backing: OwnedFd,
         top: OwnedFd,
         nodes: OwnedFd,
@@ -258,9 +258,9 @@ impl SharedDir {
             standing: Standing::default(),
             lease: Duration::ZERO,
             clock,
-            beat: Mutex::default(),
+            last_heartbeat: Mutex::default(),
             record: Mutex::default(),
-            seen: Mutex::default(),
+            seen_heartbeats: Mutex::default(),
             terms: Mutex::default(),
             taking: Mutex::default(),
             domains: Mutex::default(),

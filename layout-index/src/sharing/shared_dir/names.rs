@@ -35,8 +35,8 @@ impl FromStr for Owner {
     fn from_str(text: &str) -> Result<Self, NotAName> {
         let (id, run) = text.split_once('.').ok_or(NotAName)?;
         let owner = Owner {
-            id: NodeId(hex(id)?),
-            run: small(run)?,
+            id: NodeId(hex_u64(id)?),
+            run: hex_u32(run)?,
         };
         (owner.to_string() == text).then_some(owner).ok_or(NotAName)
     }
@@ -46,7 +46,7 @@ impl FromStr for Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Announcement {
     pub owner: Owner,
-    pub k: u64,
+    pub number: u64,
 }
 
 /// A name in a file's directory.
@@ -77,7 +77,7 @@ impl fmt::Display for Name {
         match self {
             Name::Layout(id, number) => write!(f, "l.{id}.{number:x}"),
             Name::Seal(id, number, end) => write!(f, "s.{id}.{number:x}.{end:x}"),
-            Name::Announcement(Announcement { owner, k }) => write!(f, "i.{owner}.{k:x}"),
+            Name::Announcement(Announcement { owner, number }) => write!(f, "i.{owner}.{number:x}"),
             Name::Term(term) => write!(f, "c.{term:x}"),
             Name::Ended(term) => write!(f, "x.{term:x}"),
             Name::Plan(term) => write!(f, "p.{term:x}"),
@@ -101,40 +101,42 @@ impl FromStr for Name {
         // the name invalid.
         let parts: Vec<&str> = text.splitn(5, '.').collect();
         let name = match parts[..] {
-            ["l", id, number] => Name::Layout(NodeId(hex(id)?), small(number)?),
-            ["s", id, number, end] => Name::Seal(NodeId(hex(id)?), small(number)?, hex(end)?),
-            ["i", id, run, k] => Name::Announcement(Announcement {
+            ["l", id, number] => Name::Layout(NodeId(hex_u64(id)?), hex_u32(number)?),
+            ["s", id, number, end] => {
+                Name::Seal(NodeId(hex_u64(id)?), hex_u32(number)?, hex_u64(end)?)
+            }
+            ["i", id, run, number] => Name::Announcement(Announcement {
                 owner: Owner {
-                    id: NodeId(hex(id)?),
-                    run: small(run)?,
+                    id: NodeId(hex_u64(id)?),
+                    run: hex_u32(run)?,
                 },
-                k: hex(k)?,
+                number: hex_u64(number)?,
             }),
-            ["c", term] => Name::Term(hex(term)?),
-            ["x", term] => Name::Ended(hex(term)?),
-            ["p", term] => Name::Plan(hex(term)?),
+            ["c", term] => Name::Term(hex_u64(term)?),
+            ["x", term] => Name::Ended(hex_u64(term)?),
+            ["p", term] => Name::Plan(hex_u64(term)?),
             ["d", term, domain, attempt] => Name::Domain {
-                term: hex(term)?,
-                domain: small(domain)?,
-                attempt: small(attempt)?,
+                term: hex_u64(term)?,
+                domain: hex_u32(domain)?,
+                attempt: hex_u32(attempt)?,
             },
             ["f", term, domain] => Name::Done {
-                term: hex(term)?,
-                domain: small(domain)?,
+                term: hex_u64(term)?,
+                domain: hex_u32(domain)?,
             },
-            ["b", term] => Name::Base(hex(term)?),
-            ["t", id, number] => Name::Temporary(NodeId(hex(id)?), hex(number)?),
+            ["b", term] => Name::Base(hex_u64(term)?),
+            ["t", id, number] => Name::Temporary(NodeId(hex_u64(id)?), hex_u64(number)?),
             _ => return Err(NotAName),
         };
         (name.to_string() == text).then_some(name).ok_or(NotAName)
     }
 }
 
-fn hex(text: &str) -> Result<u64, NotAName> {
+fn hex_u64(text: &str) -> Result<u64, NotAName> {
     u64::from_str_radix(text, 16).map_err(|_| NotAName)
 }
 
-fn small(text: &str) -> Result<u32, NotAName> {
+fn hex_u32(text: &str) -> Result<u32, NotAName> {
     u32::from_str_radix(text, 16).map_err(|_| NotAName)
 }
 
@@ -162,7 +164,7 @@ pub struct Listing {
 impl Listing {
     /// Adds a name. Terms are not added here: the caller inserts them with the owner read from
     /// their link.
-    pub(super) fn take(&mut self, name: Name) {
+    pub(super) fn add(&mut self, name: Name) {
         match name {
             Name::Layout(id, number) => self.layouts.push((id, number)),
             Name::Seal(id, number, end) => self.seals.push(((id, number), end)),

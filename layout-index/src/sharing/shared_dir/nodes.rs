@@ -19,7 +19,7 @@
 use super::data::Patience;
 use super::names::{Name, Owner};
 use super::standing::Standing;
-use super::sys::{self, Looked};
+use super::sys::{self, NameStat};
 use super::{FILES, LONGEST_LEASE, SharedDir, TOP};
 use crate::beneath::{beneath, entries, open_seen, remove_from, sync_open};
 use crate::types::NodeId;
@@ -54,9 +54,9 @@ pub(super) fn boottime() -> Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenure(u64);
 
-/// State of this node's own heartbeat.
+/// The last heartbeat of this node.
 #[derive(Debug, Default)]
-pub(super) struct Beat {
+pub(super) struct LastHeartbeat {
     /// When the last successful heartbeat began.
     began: Option<Duration>,
     tenure: u64,
@@ -64,16 +64,16 @@ pub(super) struct Beat {
 
 /// This node's record file, and its identity when it was written.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnRecord {
     file: File,
-    is: Looked,
+    stat: NameStat,
 }
 
 /// The last heartbeat that was seen of another node.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenHeartbeat {
     name: String,
-    heartbeat: Looked,
+    heartbeat: NameStat,
     /// When this heartbeat was first seen, by this node's clock. Never earlier than that.
     since: Duration,
 }
@@ -94,11 +94,11 @@ pub struct NodeState {
     /// The node left in good order.
     pub left: bool,
     /// Its last heartbeat, by the file system's clock (the record's ctime).
-    pub beat: SystemTime,
+    pub last_heartbeat: SystemTime,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Written {
+struct RecordText {
     version: u32,
     name: String,
     run: String,
@@ -110,32 +110,32 @@ struct Written {
 }
 
 /// Names are shown to users, so control characters are refused.
-pub(super) fn is_name(name: &str) -> bool {
+pub(super) fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(char::is_control)
 }
 
 /// Returns the owner of files that this process creates in `dir`: a server may map root to another
 /// user. Also removes temporary names that an earlier daemon of this node left there.
-pub(super) fn owner_of_ours(dir: BorrowedFd<'_>, me: Owner) -> io::Result<u32> {
+pub(super) fn uid_of_new_files(dir: BorrowedFd<'_>, me: Owner) -> io::Result<u32> {
     for entry in entries(dir)? {
         if matches!(entry.name.parse(), Ok(Name::Temporary(id, _)) if id == me.id) {
             remove_from(dir, &entry.name)?;
         }
     }
-    let name = temporary(me);
-    let file = create(dir, &name, 0)?;
+    let name = temporary_name(me);
+    let file = create_file(dir, &name, 0)?;
     let uid = file.metadata().map(|meta| meta.uid());
     remove_from(dir, &name)?;
     uid
 }
 
 /// A temporary name that cannot be guessed beforehand, and that tells which run made it.
-pub(super) fn temporary(me: Owner) -> String {
+pub(super) fn temporary_name(me: Owner) -> String {
     let number = u64::from(me.run) << 32 | u64::from(rand::random::<u32>());
     Name::Temporary(me.id, number).to_string()
 }
 
-pub(super) fn create(dir: BorrowedFd<'_>, name: &str, flags: i32) -> io::Result<File> {
+pub(super) fn create_file(dir: BorrowedFd<'_>, name: &str, flags: i32) -> io::Result<File> {
     let flags = OFlag::from_bits_retain(flags) | OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     Ok(File::from(beneath(dir, name, flags, mode)?))
@@ -145,7 +145,7 @@ impl SharedDir {
     pub(super) fn first_heartbeat(&self) -> io::Result<()> {
         let began = (self.clock)();
         *self.record.lock() = Some(self.write_record(false)?);
-        self.succeeded(began);
+        self.record_heartbeat(began);
         Ok(())
     }
 
@@ -159,8 +159,8 @@ impl SharedDir {
                 "this daemon has not joined the shared directory, or has left it",
             ));
         };
-        self.is_still_there()?;
-        match self.beat_on(own) {
+        self.check_not_replaced()?;
+        match self.set_heartbeat(own) {
             Ok(()) => {}
             // Other nodes take a node without a record for dead. Once this node does not count on
             // its lease any more either, it may begin again.
@@ -169,16 +169,16 @@ impl SharedDir {
             }
             Err(e) => return Err(e),
         }
-        self.succeeded(began);
+        self.record_heartbeat(began);
         Ok(())
     }
 
-    fn beat_on(&self, own: &Own) -> io::Result<()> {
+    fn set_heartbeat(&self, own: &OwnRecord) -> io::Result<()> {
         crate::calls::note("utime");
         futimens(&own.file, &TimeSpec::UTIME_OMIT, &sys::random_time())?;
         let id = self.me.id.to_string();
-        match sys::look(self.nodes.as_fd(), &id)? {
-            Some(is) if (is.device, is.ino) == (own.is.device, own.is.ino) => Ok(()),
+        match sys::stat_name(self.nodes.as_fd(), &id)? {
+            Some(stat) if (stat.device, stat.ino) == (own.stat.device, own.stat.ino) => Ok(()),
             Some(_) => Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
                 format!(
@@ -195,14 +195,14 @@ impl SharedDir {
 
     /// Checks that the held directories still have their names: in a replaced directory only this
     /// daemon would see what it writes.
-    fn is_still_there(&self) -> io::Result<()> {
-        for (at, name, held) in [
+    fn check_not_replaced(&self) -> io::Result<()> {
+        for (parent, name, held) in [
             (self.backing.as_fd(), TOP, self.top.as_fd()),
             (self.top.as_fd(), FILES, self.dirs.files.as_fd()),
         ] {
-            let (now, held) = (sys::look(at, name)?, sys::look(held, ".")?);
-            let is = |looked: Option<Looked>| looked.map(|l| (l.device, l.ino));
-            if is(now) != is(held) {
+            let (now, held) = (sys::stat_name(parent, name)?, sys::stat_name(held, ".")?);
+            let identity = |stat: Option<NameStat>| stat.map(|stat| (stat.device, stat.ino));
+            if identity(now) != identity(held) {
                 return Err(io::Error::new(
                     io::ErrorKind::StaleNetworkFileHandle,
                     format!(
@@ -215,16 +215,16 @@ impl SharedDir {
         Ok(())
     }
 
-    fn succeeded(&self, began: Duration) {
+    fn record_heartbeat(&self, began: Duration) {
         let now = (self.clock)();
-        let mut beat = self.beat.lock();
-        if !beat.began.is_some_and(|last| self.is_within(last, now)) {
-            beat.tenure += 1;
+        let mut last = self.last_heartbeat.lock();
+        if !last.began.is_some_and(|began| self.is_recent(began, now)) {
+            last.tenure += 1;
         }
-        beat.began = Some(began);
+        last.began = Some(began);
     }
 
-    fn is_within(&self, began: Duration, now: Duration) -> bool {
+    fn is_recent(&self, began: Duration, now: Duration) -> bool {
         now.saturating_sub(began) < self.lease / 2
     }
 
@@ -236,10 +236,10 @@ impl SharedDir {
 
     /// The present tenure, or `None` if the lease does not hold.
     pub fn tenure(&self) -> Option<Tenure> {
-        let beat = self.beat.lock();
-        let began = beat.began?;
-        self.is_within(began, (self.clock)())
-            .then_some(Tenure(beat.tenure))
+        let last = self.last_heartbeat.lock();
+        let began = last.began?;
+        self.is_recent(began, (self.clock)())
+            .then_some(Tenure(last.tenure))
     }
 
     /// Whether the lease holds and has held without a break since `tenure`. Must be checked before
@@ -248,12 +248,12 @@ impl SharedDir {
         self.tenure() == Some(tenure)
     }
 
-    pub(super) fn need_lease(&self) -> io::Result<Tenure> {
-        self.tenure().ok_or_else(lapsed)
+    pub(super) fn require_lease(&self) -> io::Result<Tenure> {
+        self.tenure().ok_or_else(lease_lapsed)
     }
 
-    fn write_record(&self, left: bool) -> io::Result<Own> {
-        let written = Written {
+    fn write_record(&self, left: bool) -> io::Result<OwnRecord> {
+        let written = RecordText {
             version: VERSION,
             name: self.name.clone(),
             run: format!("{:08x}", self.me.run),
@@ -264,7 +264,7 @@ impl SharedDir {
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let (dir, id) = (self.nodes.as_fd(), self.me.id.to_string());
         let bytes: Arc<[u8]> = text.as_bytes().into();
-        let (name, file) = self.put_temporary(dir, &bytes, Patience::UntilDeadline)?;
+        let (name, file) = self.write_temporary(dir, &bytes, Patience::UntilDeadline)?;
         let put = futimens(&file, &TimeSpec::UTIME_OMIT, &sys::random_time())
             .and_then(|()| sys::rename(dir, &name, &id));
         if let Err(e) = put {
@@ -272,8 +272,8 @@ impl SharedDir {
             return Err(e.into());
         }
         sync_open(dir)?;
-        let is = sys::look(dir, &id)?.ok_or(Errno::ENOENT)?;
-        Ok(Own { file, is })
+        let stat = sys::stat_name(dir, &id)?.ok_or(Errno::ENOENT)?;
+        Ok(OwnRecord { file, stat })
     }
 
     /// Whether files of the shared directory can be mapped with `MAP_SHARED`, which needs a page
@@ -302,13 +302,13 @@ impl SharedDir {
     /// Leaves in good order, so that other nodes need not wait for the lease. Data may stay.
     pub fn leave(&self) -> io::Result<()> {
         let mut record = self.record.lock();
-        self.beat.lock().began = None;
+        self.last_heartbeat.lock().began = None;
         let Some(own) = record.take() else {
             return Ok(());
         };
-        let now = sys::look(self.nodes.as_fd(), &self.me.id.to_string())?;
+        let now = sys::stat_name(self.nodes.as_fd(), &self.me.id.to_string())?;
         // The next daemon of this store may have written its own record already.
-        if now.is_none_or(|is| (is.device, is.ino) == (own.is.device, own.is.ino)) {
+        if now.is_none_or(|stat| (stat.device, stat.ino) == (own.stat.device, own.stat.ino)) {
             drop(self.write_record(true)?);
         }
         Ok(())
@@ -317,7 +317,7 @@ impl SharedDir {
     /// Removes the record of a dead node that has nothing in the shared directory and whose store
     /// is gone. A node without a record counts as dead; if it wakes up all the same, it begins anew
     /// ([`SharedDir::heartbeat`]).
-    pub fn forget(&self, id: NodeId) -> io::Result<()> {
+    pub fn forget_node(&self, id: NodeId) -> io::Result<()> {
         let name = id.to_string();
         remove_from(self.nodes.as_fd(), &name)?;
         match sys::remove_dir(self.notes.as_fd(), &name) {
@@ -378,8 +378,8 @@ impl SharedDir {
             return Ok(!entries(self.nodes.as_fd())?.iter().any(|e| e.name == name));
         };
         let after = (self.clock)();
-        let mut seen = self.seen.lock();
-        let known = seen.entry(id).or_insert_with(|| Seen {
+        let mut seen = self.seen_heartbeats.lock();
+        let known = seen.entry(id).or_insert_with(|| SeenHeartbeat {
             name: String::new(),
             heartbeat,
             since: after,
@@ -395,7 +395,7 @@ impl SharedDir {
 
     /// For messages: the node's name, or its id if the name is not known.
     pub fn name_of(&self, id: NodeId) -> String {
-        if let Some(seen) = self.seen.lock().get(&id) {
+        if let Some(seen) = self.seen_heartbeats.lock().get(&id) {
             return seen.name.clone();
         }
         match self.read_record(id) {
@@ -404,7 +404,7 @@ impl SharedDir {
         }
     }
 
-    pub(super) fn read_record(&self, id: NodeId) -> io::Result<Option<(NodeState, Looked)>> {
+    pub(super) fn read_record(&self, id: NodeId) -> io::Result<Option<(NodeState, NameStat)>> {
         let name = id.to_string();
         let damaged = |what: String| {
             io::Error::new(
@@ -415,17 +415,17 @@ impl SharedDir {
         // The record and its mtime must belong to the same file, and the record may be replaced
         // between the two calls.
         for _ in 0..8 {
-            let Some(looked) = sys::look(self.nodes.as_fd(), &name)? else {
+            let Some(stat) = sys::stat_name(self.nodes.as_fd(), &name)? else {
                 return Ok(None);
             };
             let opened = open_seen(self.nodes.as_fd(), &name, OFlag::O_RDONLY, Some(self.uid));
             let (file, meta) = match opened {
                 Ok(opened) => opened,
-                Err(e) if super::dirs::is_gone(&e) => continue,
+                Err(e) if super::dirs::is_missing(&e) => continue,
                 Err(e) if e.raw_os_error().is_none() => return Err(damaged(e.to_string())),
                 Err(e) => return Err(e),
             };
-            if meta.ino() != looked.ino {
+            if meta.ino() != stat.ino {
                 continue;
             }
             let mut text = String::new();
@@ -437,23 +437,24 @@ impl SharedDir {
                 }
                 Err(e) => return Err(e),
             }
-            let beat = SystemTime::UNIX_EPOCH + Duration::from_secs(meta.ctime().max(0) as u64);
-            let state = parse(&text, beat).map_err(damaged)?;
-            return Ok(Some((state, looked)));
+            let last_heartbeat =
+                SystemTime::UNIX_EPOCH + Duration::from_secs(meta.ctime().max(0) as u64);
+            let state = parse(&text, last_heartbeat).map_err(damaged)?;
+            return Ok(Some((state, stat)));
         }
         Err(Errno::ESTALE.into())
     }
 }
 
-fn parse(text: &str, beat: SystemTime) -> Result<NodeState, String> {
-    let written: Written = toml::from_str(text).map_err(|e| e.message().to_owned())?;
+fn parse(text: &str, last_heartbeat: SystemTime) -> Result<NodeState, String> {
+    let written: RecordText = toml::from_str(text).map_err(|e| e.message().to_owned())?;
     if written.version != VERSION {
         return Err(format!(
             "it has version {} and not {VERSION}",
             written.version
         ));
     }
-    if !is_name(&written.name) {
+    if !is_valid_name(&written.name) {
         return Err("its name cannot be shown".into());
     }
     let run = u32::from_str_radix(&written.run, 16).map_err(|e| format!("its run: {e}"))?;
@@ -467,11 +468,11 @@ fn parse(text: &str, beat: SystemTime) -> Result<NodeState, String> {
         lease,
         left: written.left,
         standing: written.standing,
-        beat,
+        last_heartbeat,
     })
 }
 
-pub(super) fn lapsed() -> io::Error {
+pub(super) fn lease_lapsed() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
         "this node's lease in the shared directory has lapsed: others may have taken over",

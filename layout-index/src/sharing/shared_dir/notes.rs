@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 impl SharedDir {
     /// Asks a node to publish what it has of a file. If the node has been asked already, the
     /// existing note stays.
-    pub fn ask(&self, node: NodeId, file: FileId) -> io::Result<()> {
+    pub fn leave_note(&self, node: NodeId, file: FileId) -> io::Result<()> {
         let id = node.to_string();
         let Some(dir) = step_down(self.notes.as_fd(), &id, STEP)? else {
             return Err(io::Error::new(

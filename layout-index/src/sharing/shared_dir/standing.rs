@@ -27,7 +27,7 @@
 //! record: of two nodes that differ, at least one finds the other, and does not stay.
 
 use super::SharedDir;
-use super::sys::Looked;
+use super::sys::NameStat;
 use crate::types::NodeId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -40,7 +40,7 @@ const LONGEST_TARGETS: usize = 16 * 1024;
 /// A node that has other targets, and the heartbeat that was seen of it.
 struct Differing {
     id: NodeId,
-    seen: Looked,
+    seen: NameStat,
     targets: Vec<String>,
     lease: Duration,
 }
@@ -70,7 +70,7 @@ impl Standing {
 }
 
 impl SharedDir {
-    pub(super) fn yield_to_a_living_copy(&self) -> io::Result<()> {
+    pub(super) fn refuse_beside_living_copy(&self) -> io::Result<()> {
         let mut first = None;
         loop {
             let before = (self.clock)();
@@ -114,7 +114,7 @@ impl SharedDir {
         if self.standing.targets.is_empty() {
             return Ok(Vec::new());
         }
-        let others = self.with_other_targets()?;
+        let others = self.nodes_with_other_targets()?;
         let since = (self.clock)();
         let longest = others.iter().map(|node| node.lease).max();
         // A living node sends a heartbeat every quarter of its lease.
@@ -122,7 +122,7 @@ impl SharedDir {
             for other in &others {
                 match self.read_record(other.id)? {
                     Some((state, now)) if now != other.seen && !state.left => {
-                        return Err(self.differs(&state.name, &other.targets));
+                        return Err(self.other_targets_error(&state.name, &other.targets));
                     }
                     _ => {}
                 }
@@ -133,7 +133,7 @@ impl SharedDir {
             let name = self.name_of(other.id);
             tracing::warn!(
                 "{}; it does not seem to live",
-                self.differs(&name, &other.targets)
+                self.other_targets_error(&name, &other.targets)
             );
         }
         Ok(others.into_iter().map(|other| other.id).collect())
@@ -145,15 +145,15 @@ impl SharedDir {
         if self.standing.targets.is_empty() {
             return Ok(());
         }
-        let others = self.with_other_targets()?;
+        let others = self.nodes_with_other_targets()?;
         let Some(other) = others.iter().find(|other| !dead.contains(&other.id)) else {
             return Ok(());
         };
         self.leave()?;
-        Err(self.differs(&self.name_of(other.id), &other.targets))
+        Err(self.other_targets_error(&self.name_of(other.id), &other.targets))
     }
 
-    fn with_other_targets(&self) -> io::Result<Vec<Differing>> {
+    fn nodes_with_other_targets(&self) -> io::Result<Vec<Differing>> {
         let mut found = Vec::new();
         for id in self.nodes()?.into_iter().map(|node| node.id) {
             // Records that cannot be read are reported by the callers that need them.
@@ -174,7 +174,7 @@ impl SharedDir {
         Ok(found)
     }
 
-    fn differs(&self, name: &str, theirs: &[String]) -> io::Error {
+    fn other_targets_error(&self, name: &str, theirs: &[String]) -> io::Error {
         let (ours, theirs) = (self.standing.targets.join(" "), theirs.join(" "));
         io::Error::new(
             io::ErrorKind::InvalidInput,

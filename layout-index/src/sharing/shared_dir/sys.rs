@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The attributes of a name that this module needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Looked {
+pub(super) struct NameStat {
     pub device: (u32, u32),
     pub ino: u64,
     pub mode: u32,
@@ -22,7 +22,7 @@ pub(super) struct Looked {
 }
 
 /// Reads the attributes of a name; those of the link itself if it is one. `None` if it is missing.
-pub(super) fn look(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Looked>> {
+pub(super) fn stat_name(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<NameStat>> {
     calls::note("stat");
     let name = CString::new(name)?;
     // Changes by other clients must be seen, so the attribute cache of this client's kernel is
@@ -48,7 +48,7 @@ pub(super) fn look(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Looked>
     }
     // SAFETY: plain numbers, all of them set to zero before the call filled them in.
     let found = unsafe { found.assume_init() };
-    Ok(Some(Looked {
+    Ok(Some(NameStat {
         device: (found.stx_dev_major, found.stx_dev_minor),
         ino: found.stx_ino,
         mode: u32::from(found.stx_mode),
@@ -79,7 +79,7 @@ pub(super) fn link(dir: BorrowedFd<'_>, name: &str, text: &str) -> nix::Result<(
 
 /// Returns the text of a link, or `None` if it is missing. A text of more than 64 bytes, which no
 /// node writes, is returned truncated.
-pub(super) fn text_of(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<String>> {
+pub(super) fn read_link(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<String>> {
     calls::note("readlink");
     let name = CString::new(name)?;
     let mut text = [0u8; 64];

@@ -18,9 +18,9 @@
 //! The link is there and its owner is dead: other nodes take the next term after the lease, and the
 //! next run of the same node takes it at once.
 
-use super::files::in_file;
+use super::files::error_in_file;
 use super::names::{Listing, Name, Owner};
-use super::nodes::{Tenure, lapsed};
+use super::nodes::{Tenure, lease_lapsed};
 use super::{SharedDir, sys};
 use crate::beneath::remove_from;
 use crate::types::FileId;
@@ -49,7 +49,7 @@ impl SharedDir {
     /// Takes the next term of a file, if the last one is over. Makes the file's directory if it is
     /// missing.
     pub fn take_term(&self, file: FileId) -> io::Result<TermAttempt> {
-        let tenure = self.need_lease()?;
+        let tenure = self.require_lease()?;
         // A link that another thread has made and not yet decided on would look like a forgotten
         // one and be ended.
         if !self.taking.lock().insert(file) {
@@ -62,10 +62,10 @@ impl SharedDir {
 
     fn take_next(&self, file: FileId, tenure: Tenure) -> io::Result<TermAttempt> {
         for _ in 0..TRIES {
-            let taken = self.dirs.within(file, true, |dir| {
+            let taken = self.dirs.in_dir(file, true, |dir| {
                 let mut seen = self.list_at(dir)?;
                 self.end_forgotten(file, dir, &mut seen)?;
-                match self.holder(&seen, None)? {
+                match self.living_holder(&seen, None)? {
                     Some(owner) => Ok(Some(TermAttempt::Held(owner))),
                     None => self.claim(file, dir, &seen, tenure),
                 }
@@ -81,7 +81,7 @@ impl SharedDir {
     }
 
     /// Returns a living owner of a term that is not over, other than `mine`.
-    fn holder(&self, listing: &Listing, mine: Option<u64>) -> io::Result<Option<Owner>> {
+    fn living_holder(&self, listing: &Listing, mine: Option<u64>) -> io::Result<Option<Owner>> {
         for (term, owner) in &listing.terms {
             if Some(*term) != mine && !listing.is_over(*term) && !self.is_dead(*owner)? {
                 return Ok(Some(*owner));
@@ -107,7 +107,7 @@ impl SharedDir {
             Some((last, _)) => last.checked_add(1).ok_or_else(|| {
                 let name = Name::Term(*last).to_string();
                 let what = "no term can follow it: remove it when no daemon runs";
-                in_file(file, &name, io::Error::other(what))
+                error_in_file(file, &name, io::Error::other(what))
             })?,
         };
         let name = Name::Term(number).to_string();
@@ -115,12 +115,12 @@ impl SharedDir {
             Ok(()) => {}
             Err(Errno::EEXIST) => {
                 return self
-                    .owner_at(file, dir, &name)
+                    .read_owner(file, dir, &name)
                     .map(|o| o.map(TermAttempt::Held));
             }
             Err(e) => return Err(e.into()),
         }
-        let judged = self.may_stay(dir, number, last, tenure);
+        let judged = self.is_sole_holder(dir, number, last, tenure);
         if let Ok(true) = judged {
             let term = Term { number, tenure };
             self.terms.lock().insert(file, term);
@@ -131,7 +131,7 @@ impl SharedDir {
     }
 
     /// Whether the link that was just made is that of the only holder.
-    fn may_stay(
+    fn is_sole_holder(
         &self,
         dir: BorrowedFd<'_>,
         number: u64,
@@ -141,28 +141,33 @@ impl SharedDir {
         let again = self.list_at(dir)?;
         let is_there = again.terms.get(&number) == Some(&self.me);
         let is_highest = again.terms.keys().all(|term| *term <= number);
-        if !is_there || !is_highest || self.holder(&again, Some(number))?.is_some() {
+        if !is_there || !is_highest || self.living_holder(&again, Some(number))?.is_some() {
             return Ok(false);
         }
         if let Some((last, owner)) = last {
-            let text = sys::text_of(dir, &Name::Term(*last).to_string())?;
+            let text = sys::read_link(dir, &Name::Term(*last).to_string())?;
             if text != Some(owner.to_string()) {
                 return Ok(false);
             }
         }
         if !self.holds_since(tenure) {
-            return Err(lapsed());
+            return Err(lease_lapsed());
         }
         Ok(true)
     }
 
     /// Returns the owner in a link that another node made. `None` if the link is gone again.
-    fn owner_at(&self, file: FileId, dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Owner>> {
+    fn read_owner(
+        &self,
+        file: FileId,
+        dir: BorrowedFd<'_>,
+        name: &str,
+    ) -> io::Result<Option<Owner>> {
         let foreign = || {
             let what = "it is no link of ours, and stands in the way of one: remove it";
-            in_file(file, name, io::Error::new(io::ErrorKind::InvalidData, what))
+            error_in_file(file, name, io::Error::new(io::ErrorKind::InvalidData, what))
         };
-        match sys::text_of(dir, name) {
+        match sys::read_link(dir, name) {
             Ok(Some(text)) => text.parse().map(Some).map_err(|_| foreign()),
             Ok(None) => Ok(None),
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(foreign()),
@@ -192,7 +197,7 @@ impl SharedDir {
 
     /// Whether this node may write under that term. Must be checked before every write; makes no
     /// system call on a file.
-    pub fn holds(&self, file: FileId, term: u64) -> bool {
+    pub fn holds_term(&self, file: FileId, term: u64) -> bool {
         let held = self.terms.lock().get(&file).copied();
         held.is_some_and(|held| held.number == term && self.holds_since(held.tenure))
     }
@@ -212,8 +217,8 @@ impl SharedDir {
         }
         drop(terms);
         let name = Name::Term(term).to_string();
-        let ended = self.dirs.within(file, false, |dir| {
-            match self.owner_at(file, dir, &name)? {
+        let ended = self.dirs.in_dir(file, false, |dir| {
+            match self.read_owner(file, dir, &name)? {
                 Some(owner) if owner.id == self.me.id => self.mark(dir, Name::Ended(term)),
                 // The directory was emptied, and a node that does not know that yet has taken a
                 // term by the old numbers.
@@ -222,7 +227,7 @@ impl SharedDir {
             }
         });
         match ended {
-            Err(e) if super::dirs::is_gone(&e) => Ok(()),
+            Err(e) if super::dirs::is_missing(&e) => Ok(()),
             ended => ended.map(drop),
         }
     }
@@ -230,12 +235,12 @@ impl SharedDir {
     /// Takes a domain of a plan, and returns the number of the attempt. `None` if the domain is
     /// done, a living node is doing it, or the plan is gone.
     pub fn take_domain(&self, file: FileId, term: u64, domain: u32) -> io::Result<Option<u32>> {
-        let tenure = self.need_lease()?;
-        let taken = self.dirs.within(file, false, |dir| {
+        let tenure = self.require_lease()?;
+        let taken = self.dirs.in_dir(file, false, |dir| {
             let done = Name::Done { term, domain }.to_string();
             let mut attempt: u32 = 0;
             loop {
-                if sys::look(dir, &done)?.is_some() {
+                if sys::stat_name(dir, &done)?.is_some() {
                     return Ok(None);
                 }
                 let name = Name::Domain {
@@ -248,7 +253,9 @@ impl SharedDir {
                     Ok(()) => {
                         // The holder that tidies removes the plan before the marks of done domains.
                         let plan = Name::Plan(term).to_string();
-                        if sys::look(dir, &plan)?.is_some() && sys::look(dir, &done)?.is_none() {
+                        if sys::stat_name(dir, &plan)?.is_some()
+                            && sys::stat_name(dir, &done)?.is_none()
+                        {
                             let key = (file, term, domain);
                             self.domains.lock().insert(key, tenure);
                             return Ok(Some(attempt));
@@ -259,9 +266,9 @@ impl SharedDir {
                     Err(Errno::EEXIST) => {}
                     Err(e) => return Err(e.into()),
                 }
-                if let Some(owner) = self.owner_at(file, dir, &name)? {
+                if let Some(owner) = self.read_owner(file, dir, &name)? {
                     let alive = if owner == self.me {
-                        self.does(file, term, domain)
+                        self.holds_domain(file, term, domain)
                     } else {
                         !self.is_dead(owner)?
                     };
@@ -273,26 +280,26 @@ impl SharedDir {
             }
         });
         match taken {
-            Err(e) if super::dirs::is_gone(&e) => Ok(None),
+            Err(e) if super::dirs::is_missing(&e) => Ok(None),
             taken => taken.map(Option::flatten),
         }
     }
 
     /// Whether this node may write the units of a domain that it took. Must be checked before every
     /// write; makes no system call on a file.
-    pub fn does(&self, file: FileId, term: u64, domain: u32) -> bool {
+    pub fn holds_domain(&self, file: FileId, term: u64, domain: u32) -> bool {
         let taken = self.domains.lock().get(&(file, term, domain)).copied();
         taken.is_some_and(|tenure| self.holds_since(tenure))
     }
 
     /// Marks a domain as done. All of it must be in the canonical file, synced.
-    pub fn domain_done(&self, file: FileId, term: u64, domain: u32) -> io::Result<()> {
+    pub fn mark_domain_done(&self, file: FileId, term: u64, domain: u32) -> io::Result<()> {
         let done = Name::Done { term, domain };
-        let marked = self.dirs.within(file, false, |dir| self.mark(dir, done));
+        let marked = self.dirs.in_dir(file, false, |dir| self.mark(dir, done));
         self.domains.lock().remove(&(file, term, domain));
         match marked {
             // The plan was finished and tidied away by other nodes.
-            Err(e) if super::dirs::is_gone(&e) => Ok(()),
+            Err(e) if super::dirs::is_missing(&e) => Ok(()),
             marked => marked.map(drop),
         }
     }
@@ -306,7 +313,7 @@ impl SharedDir {
         attempt: u32,
     ) -> io::Result<()> {
         // If the lease lapsed, another node may have begun the next attempt already.
-        let is_mine = self.does(file, term, domain);
+        let is_mine = self.holds_domain(file, term, domain);
         self.domains.lock().remove(&(file, term, domain));
         if !is_mine {
             return Ok(());
@@ -316,7 +323,7 @@ impl SharedDir {
             domain,
             attempt,
         };
-        self.remove(file, [name])
+        self.remove_names(file, [name])
     }
 
     /// Makes a link whose existence is its meaning.

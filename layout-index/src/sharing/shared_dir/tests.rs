@@ -118,7 +118,10 @@ fn names_are_read_as_they_are_written_and_no_others() {
     let own = owner(0xfedc, 0x12);
     for name in [
         Name::Layout(NodeId(1), 0xff),
-        Name::Announcement(Announcement { owner: own, k: 10 }),
+        Name::Announcement(Announcement {
+            owner: own,
+            number: 10,
+        }),
         Name::Term(u64::MAX),
         Name::Ended(0),
         Name::Plan(16),

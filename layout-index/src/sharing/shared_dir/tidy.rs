@@ -13,9 +13,9 @@
 //! could be taken again. Terms are removed last, the oldest first, and each before its end mark.
 //! Wherever the cleanup stops, the next node that tidies finds the rest.
 
-use super::files::in_file;
+use super::files::error_in_file;
 use super::names::{Listing, Name, Owner, names_of};
-use super::nodes::lapsed;
+use super::nodes::lease_lapsed;
 use super::{SharedDir, sys};
 use crate::beneath::remove_from;
 use crate::types::FileId;
@@ -27,15 +27,15 @@ impl SharedDir {
     /// Returns true when the term is over and all that belonged to it is gone, most often with the
     /// directory. Otherwise the term is still held.
     pub fn tidy(&self, file: FileId, term: u64) -> io::Result<bool> {
-        if !self.holds(file, term) {
-            return Err(lapsed());
+        if !self.holds_term(file, term) {
+            return Err(lease_lapsed());
         }
         let Some(dir) = self.dirs.open(file, false)? else {
             return Ok(true);
         };
         let listing = self.list_at(dir.as_fd())?;
         if listing.terms.get(&term) != Some(&self.me) || listing.is_over(term) {
-            return Err(lapsed());
+            return Err(lease_lapsed());
         }
         if listing.terms.keys().any(|other| *other > term) {
             // The higher term belongs to a node that went by an old listing, and is about to give
@@ -70,12 +70,12 @@ impl SharedDir {
         }
         for name in names {
             let name = name.to_string();
-            remove_from(dir.as_fd(), &name).map_err(|e| in_file(file, &name, e))?;
+            remove_from(dir.as_fd(), &name).map_err(|e| error_in_file(file, &name, e))?;
         }
         if !all {
             return Ok(false);
         }
-        self.dirs.forget(file);
+        self.dirs.close_held(file);
         let Some(group) = self.dirs.group(file, false)? else {
             return Ok(true);
         };

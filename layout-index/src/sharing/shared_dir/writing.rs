@@ -13,26 +13,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Layouts of this node that are being written to, and whether each is to be removed afterwards.
-pub(super) type Written = Arc<Mutex<HashMap<(FileId, u32), Arc<AtomicBool>>>>;
+pub(super) type OngoingWrites = Arc<Mutex<HashMap<(FileId, u32), Arc<AtomicBool>>>>;
 
-pub(super) struct Writing {
-    all: Written,
+pub(super) struct OngoingWrite {
+    all: OngoingWrites,
     layout: (FileId, u32),
     pub unwanted: Arc<AtomicBool>,
 }
 
-impl Drop for Writing {
+impl Drop for OngoingWrite {
     fn drop(&mut self) {
         self.all.lock().remove(&self.layout);
     }
 }
 
 impl SharedDir {
-    pub(super) fn write_begins(&self, file: FileId, number: u32) -> Writing {
+    pub(super) fn begin_write(&self, file: FileId, number: u32) -> OngoingWrite {
         let unwanted = Arc::new(AtomicBool::new(false));
         let layout = (file, number);
         self.writing.lock().insert(layout, unwanted.clone());
-        Writing {
+        OngoingWrite {
             all: self.writing.clone(),
             layout,
             unwanted,
@@ -41,14 +41,14 @@ impl SharedDir {
 
     /// Whether an append to this layout of this node is still under way, although no caller waits
     /// for it any more.
-    pub fn is_written(&self, file: FileId, number: u32) -> bool {
+    pub fn is_being_written(&self, file: FileId, number: u32) -> bool {
         self.writing.lock().contains_key(&(file, number))
     }
 
     /// Whether a layout of this node can be appended to, as far as is known.
-    pub fn takes_more(&self, file: FileId, number: u32) -> bool {
+    pub fn accepts_appends(&self, file: FileId, number: u32) -> bool {
         let place = self.places.lock().get(&(file, number)).copied();
-        place.is_none_or(|place| self.answers(place))
+        place.is_none_or(|place| self.place_answers(place))
     }
 
     /// This sealed layout is not needed any more: if an append to it is still under way, the layout

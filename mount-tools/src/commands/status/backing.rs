@@ -59,7 +59,7 @@ pub struct Published {
 pub fn show(dir: &Path, json: bool, line: bool) -> Result<()> {
     let path = checks::bare_backing(dir)?;
     let backing = wiring::open_backing(&path)?;
-    let report = match look(&backing)? {
+    let report = match open_shared_dir(&backing)? {
         Some(shared_dir) => report(path, &backing, &shared_dir)?,
         None => Report {
             backing: path,
@@ -74,9 +74,9 @@ pub fn show(dir: &Path, json: bool, line: bool) -> Result<()> {
 }
 
 /// Opens the shared directory of a backing for reading only; `None` if there is none.
-pub fn look(backing: &Backing) -> Result<Option<SharedDir>> {
+pub fn open_shared_dir(backing: &Backing) -> Result<Option<SharedDir>> {
     let root = backing.root().try_clone_to_owned();
-    root.and_then(SharedDir::look)
+    root.and_then(SharedDir::open_for_inspection)
         .map_err(|e| match e.raw_os_error() {
             Some(libc::EACCES) => Failure::new(
                 Code::Denied,
@@ -115,7 +115,7 @@ pub fn name(names: &BTreeMap<NodeId, String>, id: NodeId) -> String {
 
 fn node(node: &NodeRecord) -> Node {
     let state = node.state.as_ref().ok();
-    let heard = state.and_then(|s| SystemTime::now().duration_since(s.beat).ok());
+    let heard = state.and_then(|s| SystemTime::now().duration_since(s.last_heartbeat).ok());
     Node {
         id: node.id.to_string(),
         name: state.map(|s| s.name.clone()),

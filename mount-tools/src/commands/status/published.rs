@@ -103,7 +103,7 @@ pub fn by(node: NodeId, backing: &Path) -> Result<(Vec<Published>, Vec<Canonical
 /// Runs in the separate process. Prints one line as soon as it knows what is published, and another one with
 /// the canonical files.
 pub fn tell(node: NodeId, dir: &Path) -> Result<Code> {
-    let (files, backing) = match look(node, dir) {
+    let (files, backing) = match find_published(node, dir) {
         Ok(Some((files, backing))) => (Ok(files), Some(backing)),
         Ok(None) => (Ok(Vec::new()), None),
         Err(failure) => (Err(failure.message), None),
@@ -124,7 +124,7 @@ pub fn tell(node: NodeId, dir: &Path) -> Result<Code> {
     Ok(Code::Ok)
 }
 
-fn look(node: NodeId, dir: &Path) -> Result<Option<(Vec<SurveyedFile>, Backing)>> {
+fn find_published(node: NodeId, dir: &Path) -> Result<Option<(Vec<SurveyedFile>, Backing)>> {
     let dir = checks::bare_backing(dir)?;
     let me = nix::unistd::geteuid();
     // A node only uses a shared directory that its own user owns.
@@ -133,7 +133,7 @@ fn look(node: NodeId, dir: &Path) -> Result<Option<(Vec<SurveyedFile>, Backing)>
         return Ok(None);
     }
     let backing = wiring::open_backing(&dir)?;
-    let Some(shared_dir) = backing::look(&backing)? else {
+    let Some(shared_dir) = backing::open_shared_dir(&backing)? else {
         return Ok(None);
     };
     let files = peers::published_by(&shared_dir, node);

@@ -55,18 +55,18 @@ fn what_does_not_come_back_is_not_waited_for_and_followed_up_when_it_does() {
         held.recv().expect("let go");
         Ok(())
     };
-    let late = a.in_time(None, UntilDeadline, act, move || {
+    let late = a.run_with_deadline(None, UntilDeadline, act, move || {
         tell.send(()).expect("heard")
     });
     assert_eq!(late.unwrap(), None);
     assert!(told.try_recv().is_err(), "it has not come back yet");
     // Other writes are not held up.
-    let other = a.in_time(None, UntilDeadline, || Ok(7), || panic!("in time"));
+    let other = a.run_with_deadline(None, UntilDeadline, || Ok(7), || panic!("in time"));
     assert_eq!(other.unwrap(), Some(7));
     hold.send(()).unwrap();
     told.recv_timeout(Duration::from_secs(20))
         .expect("followed up");
-    let last = a.in_time(None, Forever, || Ok(8), || panic!("waited for"));
+    let last = a.run_with_deadline(None, Forever, || Ok(8), || panic!("waited for"));
     assert_eq!(last.unwrap(), Some(8));
 }
 
@@ -82,11 +82,11 @@ fn new_files_are_placed_and_appends_stay_where_they_are() {
     assert_eq!(placed(), 1);
     a.put_base(FILE, 6, b"base").unwrap();
     assert_eq!(placed(), 2);
-    assert!(!a.is_written(FILE, 0));
-    assert!(!a.takes_more(FILE, 0), "its place does not answer");
-    assert!(a.takes_more(FILE, 1), "nothing is known of it");
+    assert!(!a.is_being_written(FILE, 0));
+    assert!(!a.accepts_appends(FILE, 0), "its place does not answer");
+    assert!(a.accepts_appends(FILE, 1), "nothing is known of it");
     a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
-    assert!(a.takes_more(FILE, 0), "it is forgotten");
+    assert!(a.accepts_appends(FILE, 0), "it is forgotten");
 }
 
 /// A layout that is drained while an append to it is still under way is removed when that append
@@ -100,12 +100,12 @@ fn a_layout_that_is_still_written_to_is_left_to_its_writer() {
     assert!(!a.leave_to_writer(FILE, 0), "no thread writes");
     let dir = std::fs::File::open(bench.of_file("")).unwrap();
     for wanted in [true, false] {
-        let writing = a.write_begins(FILE, 0);
+        let writing = a.begin_write(FILE, 0);
         let late = a.after_late_append(dir.as_fd(), 0, 5, &writing).unwrap();
-        assert!(a.is_written(FILE, 0));
+        assert!(a.is_being_written(FILE, 0));
         assert!(wanted || a.leave_to_writer(FILE, 0));
         drop(writing);
-        assert!(!a.is_written(FILE, 0));
+        assert!(!a.is_being_written(FILE, 0));
         late();
         let there = bench.names().len();
         assert_eq!(there, if wanted { 2 } else { 0 }, "{:?}", bench.names());

@@ -90,7 +90,7 @@ fn directories_that_others_can_change_are_refused() {
         std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o770)).unwrap();
         for refused in [
             SharedDir::join(bench.backing(), owner(1, 1), "n", LEASE).map(drop),
-            SharedDir::look(bench.backing()).map(drop),
+            SharedDir::open_for_inspection(bench.backing()).map(drop),
         ] {
             let said = refused.unwrap_err().to_string();
             assert!(said.contains("chmod it 700"), "{said}");
@@ -323,7 +323,7 @@ fn damaged_records_of_nodes_are_reported_and_stop_no_node() {
 fn strange_notes_and_files_are_passed_over() {
     let bench = Bench::new();
     let (a, b) = (bench.node(1), bench.node(2));
-    a.ask(NodeId(2), FILE).unwrap();
+    a.leave_note(NodeId(2), FILE).unwrap();
     let notes = bench.path("notes/0000000000000002");
     std::fs::write(notes.join("1.01"), "").unwrap();
     assert_eq!(b.take_notes().unwrap(), [FILE]);

@@ -4,7 +4,11 @@ use std::os::unix::fs::PermissionsExt;
 #[test]
 fn who_joins_is_seen_by_the_others_and_by_those_who_only_look() {
     let bench = Bench::new();
-    assert!(SharedDir::look(bench.backing()).unwrap().is_none());
+    assert!(
+        SharedDir::open_for_inspection(bench.backing())
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(std::fs::read_dir(bench.dir.path()).unwrap().count(), 0);
     let a = bench.node(1);
     let _b = bench.node(2);
@@ -17,7 +21,12 @@ fn who_joins_is_seen_by_the_others_and_by_those_who_only_look() {
     for dir in ["", NODES, NOTES, FILES] {
         assert_eq!(mode(dir) & 0o7777, 0o700, "{dir}");
     }
-    for shared_dir in [&a, &SharedDir::look(bench.backing()).unwrap().unwrap()] {
+    for shared_dir in [
+        &a,
+        &SharedDir::open_for_inspection(bench.backing())
+            .unwrap()
+            .unwrap(),
+    ] {
         let nodes = shared_dir.nodes().unwrap();
         assert_eq!(nodes.iter().map(|n| n.id.0).collect::<Vec<_>>(), [1, 2]);
         let state = nodes[1].state.clone().unwrap();
@@ -89,9 +98,9 @@ fn a_paused_node_loses_its_lease_and_what_it_held() {
     bench.hand.forward(LEASE / 4);
     a.heartbeat().unwrap();
     bench.hand.forward(LEASE / 4);
-    assert!(a.holds_since(tenure) && a.holds(FILE, term));
+    assert!(a.holds_since(tenure) && a.holds_term(FILE, term));
     bench.hand.forward(LEASE / 4);
-    assert!(!a.lease_holds() && !a.holds(FILE, term));
+    assert!(!a.lease_holds() && !a.holds_term(FILE, term));
     for refused in [
         a.take_term(FILE).map(drop),
         a.put_plan(FILE, term, b"late"),
@@ -101,7 +110,7 @@ fn a_paused_node_loses_its_lease_and_what_it_held() {
     }
     a.heartbeat().unwrap();
     assert!(a.lease_holds());
-    assert!(!a.holds_since(tenure) && !a.holds(FILE, term));
+    assert!(!a.holds_since(tenure) && !a.holds_term(FILE, term));
     // The node's own old term does not stand in its way.
     assert_eq!(mine(a.take_term(FILE).unwrap()), term + 1);
     assert_eq!(a.list(FILE).unwrap().unwrap().ended, [term].into());
@@ -120,7 +129,7 @@ fn a_heartbeat_counts_from_when_it_began() {
         now
     });
     let a = SharedDir::join_by(bench.backing(), owner(1, 1), "a", LEASE, clock).unwrap();
-    // The heartbeat began at 0 and succeeded at 1/8; the lease is checked at 2/8 and 3/8, and is
+    // The heartbeat began at 0 and record_heartbeat at 1/8; the lease is checked at 2/8 and 3/8, and is
     // over at 4/8.
     assert!(a.lease_holds() && a.lease_holds());
     assert!(!a.lease_holds());
@@ -242,11 +251,11 @@ fn a_new_start_removes_temporary_names_of_its_own() {
 fn notes_reach_the_node_they_are_for_once() {
     let bench = Bench::new();
     let (a, b) = (bench.node(1), bench.node(2));
-    a.ask(NodeId(2), FILE).unwrap();
-    a.ask(NodeId(2), FILE).unwrap();
+    a.leave_note(NodeId(2), FILE).unwrap();
+    a.leave_note(NodeId(2), FILE).unwrap();
     assert_eq!(a.take_notes().unwrap(), []);
     assert_eq!(b.take_notes().unwrap(), [FILE]);
     assert_eq!(b.take_notes().unwrap(), []);
-    let said = a.ask(NodeId(9), FILE).unwrap_err();
+    let said = a.leave_note(NodeId(9), FILE).unwrap_err();
     assert_eq!(said.kind(), io::ErrorKind::NotFound);
 }

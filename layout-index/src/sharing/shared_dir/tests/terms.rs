@@ -8,7 +8,7 @@ fn a_term_is_held_until_it_ends_and_the_next_follows() {
     let bench = Bench::new();
     let (a, b) = (bench.node(1), bench.node(2));
     let first = mine(a.take_term(FILE).unwrap());
-    assert!(a.holds(FILE, first) && !b.holds(FILE, first));
+    assert!(a.holds_term(FILE, first) && !b.holds_term(FILE, first));
     assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     assert_eq!(b.highest_term(FILE).unwrap(), Some((first, a.me())));
@@ -16,7 +16,7 @@ fn a_term_is_held_until_it_ends_and_the_next_follows() {
     assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     a.end_term(FILE, first).unwrap();
     a.end_term(FILE, first).unwrap();
-    assert!(!a.holds(FILE, first));
+    assert!(!a.holds_term(FILE, first));
     assert_eq!(mine(b.take_term(FILE).unwrap()), first + 1);
 }
 
@@ -45,7 +45,7 @@ fn of_two_who_race_one_wins() {
         let [winner] = won.iter().flatten().collect::<Vec<_>>()[..] else {
             panic!("round {round}: {won:?}");
         };
-        let node = nodes.iter().find(|n| n.holds(FILE, *winner)).unwrap();
+        let node = nodes.iter().find(|n| n.holds_term(FILE, *winner)).unwrap();
         if round % 2 == 0 {
             node.tidy(FILE, *winner).unwrap();
         }
@@ -126,7 +126,7 @@ fn a_stale_listing_is_given_up() {
     assert_eq!(claim(&stale), None);
     std::fs::remove_file(bench.of_file(&format!("c.{first:x}"))).unwrap();
     assert_eq!(b.highest_term(FILE).unwrap(), Some((third, a.me())));
-    assert!(!b.holds(FILE, first + 1));
+    assert!(!b.holds_term(FILE, first + 1));
 
     // The directory was removed and made again.
     let fourth = mine(a.take_term(FILE).unwrap());
@@ -172,15 +172,15 @@ fn a_dead_holder_is_replaced_after_its_lease() {
     assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     // By its own clock the old holder stopped long ago.
     theirs.forward(LEASE / 2);
-    assert!(!a.holds(FILE, held));
+    assert!(!a.holds_term(FILE, held));
     beat(Duration::from_millis(1));
     assert_eq!(mine(b.take_term(FILE).unwrap()), held + 1);
     a.heartbeat().unwrap();
-    assert!(!a.holds(FILE, held));
+    assert!(!a.holds_term(FILE, held));
     assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
     // A late action of the old holder does not harm its successor.
     a.end_term(FILE, held).unwrap();
-    assert!(b.holds(FILE, held + 1));
+    assert!(b.holds_term(FILE, held + 1));
     assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
 }
 
@@ -266,11 +266,11 @@ fn a_domain_is_done_by_one_and_taken_again_from_the_dead() {
     assert!(a.list(FILE).unwrap().unwrap().domains.is_empty());
     a.put_plan(FILE, term, b"plan").unwrap();
     assert_eq!(a.take_domain(FILE, term, 0).unwrap(), Some(0));
-    assert!(a.does(FILE, term, 0) && !b.does(FILE, term, 0));
+    assert!(a.holds_domain(FILE, term, 0) && !b.holds_domain(FILE, term, 0));
     assert_eq!(a.take_domain(FILE, term, 0).unwrap(), None);
     assert_eq!(b.take_domain(FILE, term, 0).unwrap(), None);
     assert_eq!(b.take_domain(FILE, term, 1).unwrap(), Some(0));
-    b.domain_done(FILE, term, 1).unwrap();
+    b.mark_domain_done(FILE, term, 1).unwrap();
     assert_eq!(a.take_domain(FILE, term, 1).unwrap(), None);
     // It failed on that node.
     assert_eq!(b.take_domain(FILE, term, 2).unwrap(), Some(0));
@@ -283,7 +283,10 @@ fn a_domain_is_done_by_one_and_taken_again_from_the_dead() {
     assert_eq!(b.take_domain(FILE, term, 0).unwrap(), None);
     theirs.forward(LEASE);
     a.heartbeat().unwrap();
-    assert!(!a.does(FILE, term, 0), "it does not go on when it wakes");
+    assert!(
+        !a.holds_domain(FILE, term, 0),
+        "it does not go on when it wakes"
+    );
     // Giving the domain up late does not take it from its successor.
     a.give_up_domain(FILE, term, 0, 0).unwrap();
     assert_eq!(a.take_domain(FILE, term, 0).unwrap(), None);

@@ -9,7 +9,7 @@ fn round(node: &SharedDir) -> u64 {
     node.put_plan(FILE, term, b"plan").unwrap();
     for domain in 0..3 {
         assert_eq!(node.take_domain(FILE, term, domain).unwrap(), Some(0));
-        node.domain_done(FILE, term, domain).unwrap();
+        node.mark_domain_done(FILE, term, domain).unwrap();
     }
     node.put_base(FILE, term, b"base").unwrap();
     term
@@ -36,11 +36,11 @@ fn only_what_counts_is_left_of_older_terms() {
         "t.0000000000000001.100000000".into(),
     ];
     assert_eq!(bench.names(), expected);
-    assert!(a.holds(FILE, term));
+    assert!(a.holds_term(FILE, term));
     std::fs::remove_file(bench.of_file("t.0000000000000001.100000000")).unwrap();
     a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
     assert!(a.tidy(FILE, term).unwrap());
-    assert!(!bench.of_file("").exists() && !a.holds(FILE, term));
+    assert!(!bench.of_file("").exists() && !a.holds_term(FILE, term));
     a.end_term(FILE, term).unwrap();
     assert!(!bench.of_file("").exists());
 }
@@ -53,7 +53,7 @@ fn an_unfinished_plan_stays() {
     let first = mine(a.take_term(FILE).unwrap());
     a.put_plan(FILE, first, b"plan").unwrap();
     a.take_domain(FILE, first, 0).unwrap();
-    a.domain_done(FILE, first, 0).unwrap();
+    a.mark_domain_done(FILE, first, 0).unwrap();
     a.take_domain(FILE, first, 1).unwrap();
     bench.run(1, 2);
     let second = mine(b.take_term(FILE).unwrap());
@@ -63,7 +63,7 @@ fn an_unfinished_plan_stays() {
     assert_eq!(listing.done, [(first, 0)].into());
     assert_eq!(listing.domains.len(), 2);
     assert_eq!(b.take_domain(FILE, first, 1).unwrap(), Some(1));
-    b.domain_done(FILE, first, 1).unwrap();
+    b.mark_domain_done(FILE, first, 1).unwrap();
     b.put_base(FILE, second, b"base").unwrap();
     assert!(b.tidy(FILE, second).unwrap());
     assert!(!bench.of_file("").exists());
@@ -98,11 +98,11 @@ fn who_does_not_hold_the_term_removes_nothing() {
     bench.run(1, 2);
     let second = mine(b.take_term(FILE).unwrap());
     // The old holder has not noticed; its clock stands still.
-    assert!(a.holds(FILE, first));
+    assert!(a.holds_term(FILE, first));
     let before = bench.names();
     a.tidy(FILE, first).unwrap_err();
     assert_eq!(bench.names(), before);
-    assert!(b.holds(FILE, second));
+    assert!(b.holds_term(FILE, second));
 }
 
 /// One node keeps removing the directory while another puts things there: nothing of that is lost,
