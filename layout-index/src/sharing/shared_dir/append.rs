@@ -17,15 +17,15 @@
 //! so a waiting node makes it again from time to time.
 
 use super::names::{Owner, names_of};
-use super::{SharedDir, check_ours, sys};
-use crate::beneath::{DIRECTORY, entries_of, remove_from, step_down, step_into};
+use super::{SharedDir, sys};
+use crate::beneath::{entries_of, remove_from};
 use crate::checksum::crc32c;
 use crate::types::{FileId, NodeId};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 const WANTED: &str = "wanted";
 const APPENDING: &str = "appending";
@@ -71,8 +71,7 @@ impl SharedDir {
     /// Marks the file; only the holder of the lock may do so. Returns the node whose mark is in the
     /// way, if there is one.
     pub(crate) fn mark_append(&self, file: FileId) -> io::Result<Option<NodeId>> {
-        let dir = step_into(self.top.as_fd(), APPENDING, DIRECTORY)?;
-        check_ours(&dir, APPENDING, self.uid)?;
+        let dir = self.roots.make_dir(APPENDING)?;
         let name = file.to_string();
         loop {
             match sys::link(dir.as_fd(), &name, &self.me.to_string()) {
@@ -104,7 +103,7 @@ impl SharedDir {
     /// Returns the files that nodes append to, or did when they ended. The appended bytes may be in
     /// such a node's store only.
     pub(crate) fn appenders(&self) -> io::Result<Vec<(FileId, NodeId)>> {
-        let Some(dir) = self.signs_dir(APPENDING)? else {
+        let Some(dir) = self.roots.find_dir(APPENDING)? else {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();
@@ -118,12 +117,9 @@ impl SharedDir {
 
     /// Tells the node that has the lock of `file` that this one wants it.
     pub(crate) fn want_append(&self, file: FileId) -> io::Result<()> {
-        let dir = step_into(self.top.as_fd(), WANTED, DIRECTORY)?;
-        check_ours(&dir, WANTED, self.uid)?;
-        match sys::link(dir.as_fd(), &file.to_string(), &self.me.to_string()) {
-            Ok(()) | Err(Errno::EEXIST) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
+        let dir = self.roots.make_dir(WANTED)?;
+        let (name, text) = (file.to_string(), self.me.to_string());
+        Ok(sys::ensure_link(dir.as_fd(), &name, &text)?)
     }
 
     /// Returns the files whose append lock some node wants.
@@ -132,7 +128,7 @@ impl SharedDir {
     }
 
     pub(crate) fn is_append_wanted(&self, file: FileId) -> io::Result<bool> {
-        match self.signs_dir(WANTED)? {
+        match self.roots.find_dir(WANTED)? {
             Some(dir) => Ok(sys::stat_name(dir.as_fd(), &file.to_string())?.is_some()),
             None => Ok(false),
         }
@@ -143,7 +139,7 @@ impl SharedDir {
     }
 
     fn list_signs(&self, name: &str) -> io::Result<Vec<FileId>> {
-        let Some(dir) = self.signs_dir(name)? else {
+        let Some(dir) = self.roots.find_dir(name)? else {
             return Ok(Vec::new());
         };
         let names = entries_of(dir)?.into_iter();
@@ -151,17 +147,9 @@ impl SharedDir {
     }
 
     fn remove_sign(&self, name: &str, file: FileId) -> io::Result<()> {
-        match self.signs_dir(name)? {
+        match self.roots.find_dir(name)? {
             Some(dir) => remove_from(dir.as_fd(), &file.to_string()),
             None => Ok(()),
         }
-    }
-
-    fn signs_dir(&self, name: &str) -> io::Result<Option<OwnedFd>> {
-        let dir = step_down(self.top.as_fd(), name, DIRECTORY)?;
-        if let Some(dir) = &dir {
-            check_ours(dir, name, self.uid)?;
-        }
-        Ok(dir)
     }
 }

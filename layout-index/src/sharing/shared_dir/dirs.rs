@@ -8,8 +8,9 @@
 //! *Killed after a directory was made*: it is empty, and the next node that drains the file removes
 //! it.
 
+use super::SharedDir;
 use super::names::{group_of, names_of};
-use super::{SharedDir, check_ours};
+use super::roots::{Roots, check_ours};
 use crate::beneath::{DIRECTORY, entries, step_down, step_into};
 use crate::types::FileId;
 use nix::errno::Errno;
@@ -26,18 +27,16 @@ const MOST_HELD: usize = 128;
 const TRIES: usize = 64;
 
 pub(super) struct Dirs {
-    pub files: OwnedFd,
-    uid: u32,
+    roots: Arc<Roots>,
     /// Those of the 256 groups that were needed so far. Groups are never removed.
     groups: RwLock<Vec<Option<Arc<OwnedFd>>>>,
     held: Mutex<HashMap<FileId, Arc<OwnedFd>>>,
 }
 
 impl Dirs {
-    pub fn new(files: OwnedFd, uid: u32) -> Dirs {
+    pub fn new(roots: Arc<Roots>) -> Dirs {
         Dirs {
-            files,
-            uid,
+            roots,
             groups: RwLock::new(vec![None; 256]),
             held: Mutex::default(),
         }
@@ -51,14 +50,14 @@ impl Dirs {
         }
         let [name, _] = names_of(file);
         let group = if make {
-            step_into(self.files.as_fd(), &name, DIRECTORY)?
+            step_into(self.roots.files.as_fd(), &name, DIRECTORY)?
         } else {
-            match step_down(self.files.as_fd(), &name, DIRECTORY)? {
+            match step_down(self.roots.files.as_fd(), &name, DIRECTORY)? {
                 Some(group) => group,
                 None => return Ok(None),
             }
         };
-        check_ours(&group, &format!("files/{name}"), self.uid)?;
+        check_ours(&group, &format!("files/{name}"), self.roots.uid)?;
         let group = Arc::new(group);
         self.groups.write()[number] = Some(group.clone());
         Ok(Some(group))
@@ -82,7 +81,7 @@ impl Dirs {
                 None => return Ok(None),
             }
         };
-        check_ours(&dir, &format!("files/{ab}/{fid}"), self.uid)?;
+        check_ours(&dir, &format!("files/{ab}/{fid}"), self.roots.uid)?;
         Ok(Some(dir))
     }
 
@@ -148,15 +147,15 @@ impl SharedDir {
     /// All files that have a directory. For start, adoption and status only: it lists everything.
     pub fn files(&self) -> io::Result<Vec<FileId>> {
         let mut found = Vec::new();
-        for group in entries(self.dirs.files.as_fd())? {
+        for group in entries(self.roots.files.as_fd())? {
             let number = u8::from_str_radix(&group.name, 16);
             if !number.is_ok_and(|number| format!("{number:02x}") == group.name) {
                 continue;
             }
-            let Some(dir) = step_down(self.dirs.files.as_fd(), &group.name, DIRECTORY)? else {
+            let Some(dir) = step_down(self.roots.files.as_fd(), &group.name, DIRECTORY)? else {
                 continue;
             };
-            check_ours(&dir, &format!("files/{}", group.name), self.uid)?;
+            check_ours(&dir, &format!("files/{}", group.name), self.roots.uid)?;
             let ids = entries(dir.as_fd())?.into_iter();
             let ids = ids.filter_map(|entry| entry.name.parse::<FileId>().ok());
             found.extend(ids.filter(|id| names_of(*id)[0] == group.name));

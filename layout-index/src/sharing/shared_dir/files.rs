@@ -16,8 +16,9 @@
 use super::data::{Patience, WRITE_ATTEMPTS, remove_late};
 use super::names::{Announcement, Listing, Name, Owner, names_of};
 use super::nodes::temporary_name;
+use super::roots::not_ours;
 use super::writing::OngoingWrite;
-use super::{SharedDir, dirs, not_ours, sys};
+use super::{SharedDir, dirs, sys};
 use crate::beneath::{
     DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
 };
@@ -70,9 +71,14 @@ impl SharedDir {
                 ),
             ));
         }
-        if stat.uid != self.uid || stat.mode & 0o022 != 0 {
+        if stat.uid != self.roots.uid || stat.mode & 0o022 != 0 {
             let name = format!("files/{ab}/{fid}");
-            return Err(not_ours(&name, stat.uid, stat.mode & 0o7777, self.uid));
+            return Err(not_ours(
+                &name,
+                stat.uid,
+                stat.mode & 0o7777,
+                self.roots.uid,
+            ));
         }
         Ok(Some(ChangeToken {
             sec: stat.sec,
@@ -149,17 +155,18 @@ impl SharedDir {
         let name = Name::Layout(self.me.id, number).to_string();
         let bytes: Arc<[u8]> = bytes.into();
         let appended = self.dirs.in_dir(file, offset == 0, |dir| {
-            let (open, len, made) = match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid)) {
-                Ok((open, meta)) => (open, meta.len(), false),
-                Err(e) if offset == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
-                    let (open, place) = self.create_on_target(dir, &name)?;
-                    if let Some(place) = place {
-                        self.places.lock().insert((file, number), place);
+            let (open, len, made) =
+                match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.roots.uid)) {
+                    Ok((open, meta)) => (open, meta.len(), false),
+                    Err(e) if offset == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
+                        let (open, place) = self.create_on_target(dir, &name)?;
+                        if let Some(place) = place {
+                            self.places.lock().insert((file, number), place);
+                        }
+                        (open, 0, true)
                     }
-                    (open, 0, true)
-                }
-                Err(e) => return Err(e),
-            };
+                    Err(e) => return Err(e),
+                };
             let place = self.places.lock().get(&(file, number)).copied();
             if len != offset {
                 return Err(io::Error::new(
@@ -192,7 +199,7 @@ impl SharedDir {
     pub fn sync_layout(&self, file: FileId, number: u32) -> io::Result<()> {
         let name = Name::Layout(self.me.id, number).to_string();
         let synced = self.dirs.in_dir(file, false, |dir| {
-            let (open, _) = open_seen(dir, &name, OFlag::O_WRONLY, Some(self.uid))?;
+            let (open, _) = open_seen(dir, &name, OFlag::O_WRONLY, Some(self.roots.uid))?;
             crate::calls::note("sync");
             open.sync_data()?;
             sync_open(dir)
@@ -230,10 +237,7 @@ impl SharedDir {
         let name = Name::Seal(self.me.id, number, end).to_string();
         let text = self.me.to_string();
         let sealed = self.dirs.in_dir(file, false, |dir| {
-            match sys::link(dir, &name, &text) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(e) => return Err(e.into()),
-            }
+            sys::ensure_link(dir, &name, &text)?;
             sync_open(dir)
         });
         sealed.map_err(|e| error_in_file(file, &name, e))?;
@@ -401,7 +405,7 @@ impl SharedDir {
     ) -> io::Result<Option<Vec<u8>>> {
         let name = name.to_string();
         let found = self.dirs.in_dir(file, false, |dir| {
-            let (open, meta) = open_seen(dir, &name, OFlag::O_RDONLY, Some(self.uid))?;
+            let (open, meta) = open_seen(dir, &name, OFlag::O_RDONLY, Some(self.roots.uid))?;
             read(&open, meta.len())
         });
         match found {

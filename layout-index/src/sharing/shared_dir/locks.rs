@@ -5,9 +5,8 @@
 //! So they are on separate files, which are never written. If the process is killed while it holds
 //! a lock, the kernel frees it.
 
-use super::{SharedDir, check_ours};
-use crate::beneath::{DIRECTORY, beneath, step_into};
-use crate::sharing::shared_dir::names_of;
+use super::{SharedDir, names_of};
+use crate::beneath::beneath;
 use crate::types::FileId;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -32,8 +31,7 @@ impl SharedDir {
     }
 
     pub(super) fn open_lock(&self, name: &str) -> io::Result<File> {
-        let locks = step_into(self.top.as_fd(), LOCKS, DIRECTORY)?;
-        check_ours(&locks, LOCKS, self.uid)?;
+        let locks = self.roots.make_dir(LOCKS)?;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT;
         Ok(beneath(locks.as_fd(), name, flags, mode)?.into())

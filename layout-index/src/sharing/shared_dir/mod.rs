@@ -32,6 +32,7 @@ mod locks;
 mod names;
 mod nodes;
 mod notes;
+mod roots;
 mod standing;
 mod sys;
 mod terms;
@@ -47,36 +48,24 @@ pub use standing::Standing;
 pub use terms::{Term, TermAttempt};
 
 use crate::Placement;
-use crate::beneath::{DIRECTORY, step_down, step_into};
 use crate::types::{FileId, NodeId};
 use dirs::Dirs;
 use nodes::{LastHeartbeat, SeenHeartbeat};
 use parking_lot::Mutex;
+use roots::Roots;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-
-const TOP: &str = ".forebay";
-const NODES: &str = "nodes";
-const NOTES: &str = "notes";
-const FILES: &str = "files";
 
 /// Upper limit of the lease: how long other nodes wait for a node that may be dead.
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 
 /// A node's open handle on the shared directory. All calls may wait for the file system.
 pub struct SharedDir {
-    backing: OwnedFd,
-    top: OwnedFd,
-    nodes: OwnedFd,
-    notes: OwnedFd,
-    /// `None` if this node has not joined.
-    my_notes: Option<OwnedFd>,
+    roots: Arc<Roots>,
     dirs: Dirs,
-    /// Owner of everything in the shared directory.
-    uid: u32,
     me: Owner,
     name: String,
     standing: Standing,
@@ -172,23 +161,8 @@ impl SharedDir {
                 ),
             ));
         }
-        let top = step_into(backing.as_fd(), TOP, DIRECTORY)?;
-        let nodes = step_into(top.as_fd(), NODES, DIRECTORY)?;
-        let notes = step_into(top.as_fd(), NOTES, DIRECTORY)?;
-        let my_notes = step_into(notes.as_fd(), &me.id.to_string(), DIRECTORY)?;
-        let files = step_into(top.as_fd(), FILES, DIRECTORY)?;
-        let uid = nodes::uid_of_new_files(nodes.as_fd(), me)?;
-        for (dir, name) in [
-            (&top, TOP),
-            (&nodes, NODES),
-            (&notes, NOTES),
-            (&my_notes, "notes of this node"),
-            (&files, FILES),
-        ] {
-            check_ours(dir, name, uid)?;
-        }
-        let mut joined = SharedDir::unjoined(backing, top, nodes, notes, files, uid, clock);
-        joined.my_notes = Some(my_notes);
+        let roots = Roots::make(backing, me)?;
+        let mut joined = SharedDir::unjoined(roots, clock);
         joined.me = me;
         joined.name = name.to_owned();
         joined.lease = lease;
@@ -207,49 +181,15 @@ impl SharedDir {
     /// Opens the shared directory for inspection: changes nothing, and cannot change anything that
     /// needs a lease. `None` if no node ever joined.
     pub fn open_for_inspection(backing: OwnedFd) -> io::Result<Option<SharedDir>> {
-        let Some(top) = step_down(backing.as_fd(), TOP, DIRECTORY)? else {
-            return Ok(None);
-        };
-        let below = |name| step_down(top.as_fd(), name, DIRECTORY);
-        let (Some(nodes), Some(notes), Some(files)) = (below(NODES)?, below(NOTES)?, below(FILES)?)
-        else {
-            return Ok(None);
-        };
-        let uid = nix::sys::stat::fstat(&top)?.st_uid;
-        let me = nix::unistd::geteuid();
-        if !me.is_root() && uid != me.as_raw() {
-            return Err(not_ours(TOP, uid, 0o700, me.as_raw()));
-        }
-        for (dir, name) in [
-            (&top, TOP),
-            (&nodes, NODES),
-            (&notes, NOTES),
-            (&files, FILES),
-        ] {
-            check_ours(dir, name, uid)?;
-        }
-        let clock = nodes::boottime();
-        let inspected = SharedDir::unjoined(backing, top, nodes, notes, files, uid, clock);
-        Ok(Some(inspected))
+        let roots = Roots::find(backing)?;
+        Ok(roots.map(|roots| SharedDir::unjoined(roots, nodes::boottime())))
     }
 
-    fn unjoined(
-        backing: OwnedFd,
-        top: OwnedFd,
-        nodes: OwnedFd,
-        notes: OwnedFd,
-        files: OwnedFd,
-        uid: u32,
-        clock: Clock,
-    ) -> SharedDir {
+    fn unjoined(roots: Roots, clock: Clock) -> SharedDir {
+        let roots = Arc::new(roots);
         SharedDir {
-            backing,
-            top,
-            nodes,
-            notes,
-            my_notes: None,
-            dirs: Dirs::new(files, uid),
-            uid,
+            dirs: Dirs::new(roots.clone()),
+            roots,
             me: Owner {
                 id: NodeId(0),
                 run: 0,
@@ -279,26 +219,6 @@ impl SharedDir {
     pub fn lease(&self) -> Duration {
         self.lease
     }
-}
-
-/// A directory that other users can change cannot be trusted.
-fn check_ours(dir: &OwnedFd, name: &str, uid: u32) -> io::Result<()> {
-    crate::calls::note("stat");
-    let stat = nix::sys::stat::fstat(dir)?;
-    if stat.st_uid != uid || stat.st_mode & 0o022 != 0 {
-        return Err(not_ours(name, stat.st_uid, stat.st_mode & 0o7777, uid));
-    }
-    Ok(())
-}
-
-fn not_ours(name: &str, owner: u32, mode: u32, uid: u32) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        format!(
-            "the shared directory {name} (owner {owner}, mode {mode:o}) is not the daemon's \
-             alone: chown it to user {uid} and chmod it 700, or remove it"
-        ),
-    )
 }
 
 #[cfg(test)]

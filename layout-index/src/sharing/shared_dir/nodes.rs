@@ -20,7 +20,7 @@ use super::data::Patience;
 use super::names::{Name, Owner};
 use super::standing::Standing;
 use super::sys::{self, NameStat};
-use super::{FILES, LONGEST_LEASE, SharedDir, TOP};
+use super::{LONGEST_LEASE, SharedDir};
 use crate::beneath::{beneath, entries, open_seen, remove_from, sync_open};
 use crate::types::NodeId;
 use nix::errno::Errno;
@@ -114,21 +114,6 @@ pub(super) fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(char::is_control)
 }
 
-/// Returns the owner of files that this process creates in `dir`: a server may map root to another
-/// user. Also removes temporary names that an earlier daemon of this node left there.
-pub(super) fn uid_of_new_files(dir: BorrowedFd<'_>, me: Owner) -> io::Result<u32> {
-    for entry in entries(dir)? {
-        if matches!(entry.name.parse(), Ok(Name::Temporary(id, _)) if id == me.id) {
-            remove_from(dir, &entry.name)?;
-        }
-    }
-    let name = temporary_name(me);
-    let file = create_file(dir, &name, 0)?;
-    let uid = file.metadata().map(|meta| meta.uid());
-    remove_from(dir, &name)?;
-    uid
-}
-
 /// A temporary name that cannot be guessed beforehand, and that tells which run made it.
 pub(super) fn temporary_name(me: Owner) -> String {
     let number = u64::from(me.run) << 32 | u64::from(rand::random::<u32>());
@@ -159,7 +144,7 @@ impl SharedDir {
                 "this daemon has not joined the shared directory, or has left it",
             ));
         };
-        self.check_not_replaced()?;
+        self.roots.check_not_replaced()?;
         match self.set_heartbeat(own) {
             Ok(()) => {}
             // Other nodes take a node without a record for dead. Once this node does not count on
@@ -177,8 +162,8 @@ impl SharedDir {
         crate::calls::note("utime");
         futimens(&own.file, &TimeSpec::UTIME_OMIT, &sys::random_time())?;
         let id = self.me.id.to_string();
-        match sys::stat_name(self.nodes.as_fd(), &id)? {
-            Some(stat) if (stat.device, stat.ino) == (own.stat.device, own.stat.ino) => Ok(()),
+        match sys::stat_name(self.roots.nodes.as_fd(), &id)? {
+            Some(stat) if stat.identity() == own.stat.identity() => Ok(()),
             Some(_) => Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
                 format!(
@@ -191,28 +176,6 @@ impl SharedDir {
                 format!("nodes/{id}, the record of this daemon, was removed"),
             )),
         }
-    }
-
-    /// Checks that the held directories still have their names: in a replaced directory only this
-    /// daemon would see what it writes.
-    fn check_not_replaced(&self) -> io::Result<()> {
-        for (parent, name, held) in [
-            (self.backing.as_fd(), TOP, self.top.as_fd()),
-            (self.top.as_fd(), FILES, self.dirs.files.as_fd()),
-        ] {
-            let (now, held) = (sys::stat_name(parent, name)?, sys::stat_name(held, ".")?);
-            let identity = |stat: Option<NameStat>| stat.map(|stat| (stat.device, stat.ino));
-            if identity(now) != identity(held) {
-                return Err(io::Error::new(
-                    io::ErrorKind::StaleNetworkFileHandle,
-                    format!(
-                        "the shared directory {name} was removed or replaced while this daemon \
-                         used it: start it again"
-                    ),
-                ));
-            }
-        }
-        Ok(())
     }
 
     fn record_heartbeat(&self, began: Duration) {
@@ -262,7 +225,7 @@ impl SharedDir {
             standing: self.standing.clone(),
         };
         let text = toml::to_string(&written).map_err(io::Error::other)?;
-        let (dir, id) = (self.nodes.as_fd(), self.me.id.to_string());
+        let (dir, id) = (self.roots.nodes.as_fd(), self.me.id.to_string());
         let bytes: Arc<[u8]> = text.as_bytes().into();
         let (name, file) = self.write_temporary(dir, &bytes, Patience::UntilDeadline)?;
         let put = futimens(&file, &TimeSpec::UTIME_OMIT, &sys::random_time())
@@ -306,9 +269,9 @@ impl SharedDir {
         let Some(own) = record.take() else {
             return Ok(());
         };
-        let now = sys::stat_name(self.nodes.as_fd(), &self.me.id.to_string())?;
+        let now = sys::stat_name(self.roots.nodes.as_fd(), &self.me.id.to_string())?;
         // The next daemon of this store may have written its own record already.
-        if now.is_none_or(|stat| (stat.device, stat.ino) == (own.stat.device, own.stat.ino)) {
+        if now.is_none_or(|stat| stat.identity() == own.stat.identity()) {
             drop(self.write_record(true)?);
         }
         Ok(())
@@ -319,8 +282,8 @@ impl SharedDir {
     /// ([`SharedDir::heartbeat`]).
     pub fn forget_node(&self, id: NodeId) -> io::Result<()> {
         let name = id.to_string();
-        remove_from(self.nodes.as_fd(), &name)?;
-        match sys::remove_dir(self.notes.as_fd(), &name) {
+        remove_from(self.roots.nodes.as_fd(), &name)?;
+        match sys::remove_dir(self.roots.notes.as_fd(), &name) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -329,7 +292,7 @@ impl SharedDir {
     /// All nodes that ever joined and were not forgotten.
     pub fn nodes(&self) -> io::Result<Vec<NodeRecord>> {
         let mut found = Vec::new();
-        for entry in entries(self.nodes.as_fd())? {
+        for entry in entries(self.roots.nodes.as_fd())? {
             let Ok(id) = u64::from_str_radix(&entry.name, 16).map(NodeId) else {
                 continue;
             };
@@ -355,7 +318,7 @@ impl SharedDir {
     /// Whether `owner` will not write any more. Finding that a node has died without leaving takes
     /// a lease of watching, so callers that wait for a node call this repeatedly.
     pub fn is_dead(&self, owner: Owner) -> io::Result<bool> {
-        if owner.id == self.me.id && self.my_notes.is_some() {
+        if owner.id == self.me.id && self.roots.my_notes.is_some() {
             return Ok(owner.run != self.me.run);
         }
         self.is_silent(owner.id, |run| run == owner.run)
@@ -364,7 +327,7 @@ impl SharedDir {
     /// Like [`SharedDir::is_dead`], for a node in whatever run it is now: a node that was started
     /// again is not gone.
     pub fn is_gone(&self, id: NodeId) -> io::Result<bool> {
-        if id == self.me.id && self.my_notes.is_some() {
+        if id == self.me.id && self.roots.my_notes.is_some() {
             return Ok(false);
         }
         self.is_silent(id, |_| true)
@@ -375,7 +338,9 @@ impl SharedDir {
         let Some((state, heartbeat)) = self.read_record(id)? else {
             // A kernel may cache that a name is missing; a directory listing is always fresh.
             let name = id.to_string();
-            return Ok(!entries(self.nodes.as_fd())?.iter().any(|e| e.name == name));
+            return Ok(!entries(self.roots.nodes.as_fd())?
+                .iter()
+                .any(|e| e.name == name));
         };
         let after = (self.clock)();
         let mut seen = self.seen_heartbeats.lock();
@@ -415,10 +380,15 @@ impl SharedDir {
         // The record and its mtime must belong to the same file, and the record may be replaced
         // between the two calls.
         for _ in 0..8 {
-            let Some(stat) = sys::stat_name(self.nodes.as_fd(), &name)? else {
+            let Some(stat) = sys::stat_name(self.roots.nodes.as_fd(), &name)? else {
                 return Ok(None);
             };
-            let opened = open_seen(self.nodes.as_fd(), &name, OFlag::O_RDONLY, Some(self.uid));
+            let opened = open_seen(
+                self.roots.nodes.as_fd(),
+                &name,
+                OFlag::O_RDONLY,
+                Some(self.roots.uid),
+            );
             let (file, meta) = match opened {
                 Ok(opened) => opened,
                 Err(e) if super::dirs::is_missing(&e) => continue,

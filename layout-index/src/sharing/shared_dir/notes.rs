@@ -5,10 +5,10 @@
 //! before the node acted on it*: the note is lost, so the waiting node leaves it again from time to
 //! time.
 
-use super::{NOTES, SharedDir, check_ours, sys};
+use super::roots::{NOTES, check_ours};
+use super::{SharedDir, sys};
 use crate::beneath::{STEP, entries, remove_from, step_down};
 use crate::types::{FileId, NodeId};
-use nix::errno::Errno;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -17,23 +17,21 @@ impl SharedDir {
     /// existing note stays.
     pub fn leave_note(&self, node: NodeId, file: FileId) -> io::Result<()> {
         let id = node.to_string();
-        let Some(dir) = step_down(self.notes.as_fd(), &id, STEP)? else {
+        let Some(dir) = step_down(self.roots.notes.as_fd(), &id, STEP)? else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 format!("node {id} never joined: there is no directory for notes to it"),
             ));
         };
-        check_ours(&dir, &format!("{NOTES}/{id}"), self.uid)?;
-        match sys::link(dir.as_fd(), &file.to_string(), &self.me.to_string()) {
-            Ok(()) | Err(Errno::EEXIST) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
+        check_ours(&dir, &format!("{NOTES}/{id}"), self.roots.uid)?;
+        let (name, text) = (file.to_string(), self.me.to_string());
+        Ok(sys::ensure_link(dir.as_fd(), &name, &text)?)
     }
 
     /// Takes the files that other nodes wait for, each once. Names that no node gives are left in
     /// place.
     pub fn take_notes(&self) -> io::Result<Vec<FileId>> {
-        let Some(dir) = &self.my_notes else {
+        let Some(dir) = &self.roots.my_notes else {
             return Ok(Vec::new());
         };
         let mut files = Vec::new();

@@ -21,6 +21,13 @@ pub(super) struct NameStat {
     pub nsec: u32,
 }
 
+impl NameStat {
+    /// Device and number of what has the name: another file under the same name differs in it.
+    pub fn identity(self) -> ((u32, u32), u64) {
+        (self.device, self.ino)
+    }
+}
+
 /// Reads the attributes of a name; those of the link itself if it is one. `None` if it is missing.
 pub(super) fn stat_name(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<NameStat>> {
     calls::note("stat");
@@ -75,6 +82,14 @@ pub(super) fn set_time(dir: BorrowedFd<'_>, name: &str, time: TimeSpec) -> nix::
 pub(super) fn link(dir: BorrowedFd<'_>, name: &str, text: &str) -> nix::Result<()> {
     calls::note("link");
     nix::unistd::symlinkat(text, dir, name)
+}
+
+/// Like [`link`], for a link that may be there already, whatever its text.
+pub(super) fn ensure_link(dir: BorrowedFd<'_>, name: &str, text: &str) -> nix::Result<()> {
+    match link(dir, name, text) {
+        Err(Errno::EEXIST) => Ok(()),
+        made => made,
+    }
 }
 
 /// Returns the text of a link, or `None` if it is missing. A text of more than 64 bytes, which no

@@ -328,10 +328,11 @@ impl SharedDir {
 
     /// Makes a link whose existence is its meaning.
     fn mark(&self, dir: BorrowedFd<'_>, name: Name) -> io::Result<()> {
-        match sys::link(dir, &name.to_string(), &self.me.to_string()) {
-            Ok(()) | Err(Errno::EEXIST) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
+        Ok(sys::ensure_link(
+            dir,
+            &name.to_string(),
+            &self.me.to_string(),
+        )?)
     }
 }
 

@@ -8,8 +8,10 @@ mod nodes;
 mod terms;
 mod tidy;
 
+use super::roots::{FILES, NODES, NOTES, TOP};
 use super::*;
 use crate::calls;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 

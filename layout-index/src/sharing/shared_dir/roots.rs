@@ -1,0 +1,163 @@
+//! The directories that everything in the shared directory is in: each is opened once, checked, and
+//! held.
+//!
+//! A directory is used only if it belongs to the user that owns the daemon's own files and no other
+//! user may write to it.
+
+use super::names::{Name, Owner};
+use super::nodes::{create_file, temporary_name};
+use super::sys::{self, NameStat};
+use crate::beneath::{DIRECTORY, entries, remove_from, step_down, step_into};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+pub(super) const TOP: &str = ".forebay";
+pub(super) const NODES: &str = "nodes";
+pub(super) const NOTES: &str = "notes";
+pub(super) const FILES: &str = "files";
+
+pub(super) struct Roots {
+    backing: OwnedFd,
+    top: OwnedFd,
+    pub nodes: OwnedFd,
+    pub notes: OwnedFd,
+    /// `None` if the shared directory is open for inspection: then there is no node that joins.
+    pub my_notes: Option<OwnedFd>,
+    pub files: OwnedFd,
+    /// Owner of everything in the shared directory.
+    pub uid: u32,
+}
+
+impl Roots {
+    /// Opens the directories for a node, and makes those that are missing.
+    pub fn make(backing: OwnedFd, me: Owner) -> io::Result<Roots> {
+        let top = step_into(backing.as_fd(), TOP, DIRECTORY)?;
+        let nodes = step_into(top.as_fd(), NODES, DIRECTORY)?;
+        let notes = step_into(top.as_fd(), NOTES, DIRECTORY)?;
+        let my_notes = step_into(notes.as_fd(), &me.id.to_string(), DIRECTORY)?;
+        let files = step_into(top.as_fd(), FILES, DIRECTORY)?;
+        let uid = uid_of_new_files(nodes.as_fd(), me)?;
+        Roots {
+            backing,
+            top,
+            nodes,
+            notes,
+            my_notes: Some(my_notes),
+            files,
+            uid,
+        }
+        .checked()
+    }
+
+    /// Opens the directories for inspection. `None` if one is missing.
+    pub fn find(backing: OwnedFd) -> io::Result<Option<Roots>> {
+        let Some(top) = step_down(backing.as_fd(), TOP, DIRECTORY)? else {
+            return Ok(None);
+        };
+        let below = |name| step_down(top.as_fd(), name, DIRECTORY);
+        let (Some(nodes), Some(notes), Some(files)) = (below(NODES)?, below(NOTES)?, below(FILES)?)
+        else {
+            return Ok(None);
+        };
+        let uid = nix::sys::stat::fstat(&top)?.st_uid;
+        let me = nix::unistd::geteuid();
+        if !me.is_root() && uid != me.as_raw() {
+            return Err(not_ours(TOP, uid, 0o700, me.as_raw()));
+        }
+        let roots = Roots {
+            backing,
+            top,
+            nodes,
+            notes,
+            my_notes: None,
+            files,
+            uid,
+        };
+        roots.checked().map(Some)
+    }
+
+    fn checked(self) -> io::Result<Roots> {
+        check_ours(&self.top, TOP, self.uid)?;
+        check_ours(&self.nodes, NODES, self.uid)?;
+        check_ours(&self.notes, NOTES, self.uid)?;
+        if let Some(my_notes) = &self.my_notes {
+            check_ours(my_notes, "notes of this node", self.uid)?;
+        }
+        check_ours(&self.files, FILES, self.uid)?;
+        Ok(self)
+    }
+
+    /// Opens another directory beside these. `None` if it is missing.
+    pub fn find_dir(&self, name: &str) -> io::Result<Option<OwnedFd>> {
+        let dir = step_down(self.top.as_fd(), name, DIRECTORY)?;
+        if let Some(dir) = &dir {
+            check_ours(dir, name, self.uid)?;
+        }
+        Ok(dir)
+    }
+
+    /// Like [`Roots::find_dir`], but makes the directory if it is missing.
+    pub fn make_dir(&self, name: &str) -> io::Result<OwnedFd> {
+        let dir = step_into(self.top.as_fd(), name, DIRECTORY)?;
+        check_ours(&dir, name, self.uid)?;
+        Ok(dir)
+    }
+
+    /// Checks that the held directories still have their names: in a replaced directory only this
+    /// daemon would see what it writes.
+    pub fn check_not_replaced(&self) -> io::Result<()> {
+        for (parent, name, held) in [
+            (&self.backing, TOP, &self.top),
+            (&self.top, FILES, &self.files),
+        ] {
+            let now = sys::stat_name(parent.as_fd(), name)?;
+            let held = sys::stat_name(held.as_fd(), ".")?;
+            if now.map(NameStat::identity) != held.map(NameStat::identity) {
+                return Err(io::Error::new(
+                    io::ErrorKind::StaleNetworkFileHandle,
+                    format!(
+                        "the shared directory {name} was removed or replaced while this daemon \
+                         used it: start it again"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the owner of files that this process creates in `dir`: a server may map root to another
+/// user. Also removes temporary names that an earlier daemon of this node left there.
+fn uid_of_new_files(dir: BorrowedFd<'_>, me: Owner) -> io::Result<u32> {
+    for entry in entries(dir)? {
+        if matches!(entry.name.parse(), Ok(Name::Temporary(id, _)) if id == me.id) {
+            remove_from(dir, &entry.name)?;
+        }
+    }
+    let name = temporary_name(me);
+    let file = create_file(dir, &name, 0)?;
+    let uid = file.metadata().map(|meta| meta.uid());
+    remove_from(dir, &name)?;
+    uid
+}
+
+/// A directory that other users can change cannot be trusted.
+pub(super) fn check_ours(dir: &OwnedFd, name: &str, uid: u32) -> io::Result<()> {
+    crate::calls::note("stat");
+    let stat = nix::sys::stat::fstat(dir)?;
+    if stat.st_uid != uid || stat.st_mode & 0o022 != 0 {
+        return Err(not_ours(name, stat.st_uid, stat.st_mode & 0o7777, uid));
+    }
+    Ok(())
+}
+
+pub(super) fn not_ours(name: &str, owner: u32, mode: u32, uid: u32) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "the shared directory {name} (owner {owner}, mode {mode:o}) is not the daemon's \
+             alone: chown it to user {uid} and chmod it 700, or remove it"
+        ),
+    )
+}
