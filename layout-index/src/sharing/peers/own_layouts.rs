@@ -249,7 +249,7 @@ impl Peers {
             own.map(|own| own.len)
         };
         // The removal of a layout that is still being written to would wait for the write.
-        if !self.shared_dir.leave_to_writer(file.id(), gen_no) {
+        if !self.shared_dir.writer().leave_to_writer(file.id(), gen_no) {
             self.shared_dir
                 .remove_layout(file.id(), self.me(), gen_no, sealed)
                 .map_err(|e| failed("removing a drained layout of", file, e))?;

@@ -147,7 +147,7 @@ impl Peers {
         };
         let (shared_dir, id) = (&self.shared_dir, file.id());
         for (gen_no, at) in abandoned {
-            match at == 0 && !shared_dir.is_being_written(id, gen_no) {
+            match at == 0 && !shared_dir.writer().is_being_written(id, gen_no) {
                 true => shared_dir.remove_layout(id, self.me(), gen_no, Some(at)),
                 false => shared_dir.seal_layout(id, gen_no, at),
             }
@@ -215,7 +215,7 @@ impl Peers {
         let mut seen = shared(file).seen();
         if let Some(current) = seen.current
             && let Some(own) = seen.own.get(&current)
-            && self.shared_dir.accepts_appends(file.id(), current)
+            && self.shared_dir.writer().accepts_appends(file.id(), current)
         {
             return (current, own.len);
         }

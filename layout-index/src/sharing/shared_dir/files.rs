@@ -13,11 +13,9 @@
 //! - *Announcement*: the announcement is there, but the change token may be old. The close that
 //!   made it had not returned.
 
-use super::data::{Patience, WRITE_ATTEMPTS, remove_late};
 use super::names::{Announcement, Listing, Name, Owner, names_of};
-use super::nodes::temporary_name;
 use super::roots::not_ours;
-use super::writing::OngoingWrite;
+use super::writer::Patience;
 use super::{SharedDir, dirs, sys};
 use crate::beneath::{
     DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
@@ -27,7 +25,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -158,35 +156,22 @@ impl SharedDir {
             let (open, len, made) =
                 match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.roots.uid)) {
                     Ok((open, meta)) => (open, meta.len(), false),
-                    Err(e) if offset == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
-                        let (open, place) = self.create_on_target(dir, &name)?;
-                        if let Some(place) = place {
-                            self.places.lock().insert((file, number), place);
-                        }
-                        (open, 0, true)
-                    }
+                    Err(e) if offset == 0 && e.raw_os_error() == Some(libc::ENOENT) => (
+                        self.writer.create_layout(dir, &name, (file, number))?,
+                        0,
+                        true,
+                    ),
                     Err(e) => return Err(e),
                 };
-            let place = self.places.lock().get(&(file, number)).copied();
             if len != offset {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!("it has {len} bytes, and {offset} were written to it: it was damaged"),
                 ));
             }
-            crate::calls::note("write");
-            crate::calls::note("sync");
-            let bytes = bytes.clone();
-            let writing = self.begin_write(file, number);
-            let late = self.after_late_append(dir, number, offset, &writing)?;
-            let append = move || {
-                let written = open.write_all_at(&bytes, offset);
-                let synced = written.and_then(|()| open.sync_data());
-                drop(writing);
-                synced
-            };
-            let appended = self.run_with_deadline(place, patience, append, late)?;
-            appended.ok_or_else(|| self.deadline_error())?;
+            let layout = (file, number);
+            self.writer
+                .append(dir, open, layout, offset, &bytes, patience)?;
             if made { sync_open(dir) } else { Ok(()) }
         });
         match appended.map_err(|e| error_in_file(file, &name, e))? {
@@ -205,30 +190,6 @@ impl SharedDir {
             sync_open(dir)
         });
         synced.map(drop).map_err(|e| error_in_file(file, &name, e))
-    }
-
-    /// Returns what is to be done when an append comes back after its caller has stopped waiting
-    /// for it.
-    pub(super) fn after_late_append(
-        &self,
-        dir: BorrowedFd<'_>,
-        number: u32,
-        offset: u64,
-        writing: &OngoingWrite,
-    ) -> io::Result<impl FnOnce() + Send + 'static> {
-        let dir = dir.try_clone_to_owned()?;
-        let unwanted = writing.unwanted.clone();
-        let names = [
-            Name::Layout(self.me.id, number).to_string(),
-            Name::Seal(self.me.id, number, offset).to_string(),
-        ];
-        Ok(move || {
-            // A layout with earlier batches is removed when those are drained; it is removed here
-            // if that happened while the append was under way.
-            if offset == 0 || unwanted.load(Ordering::Acquire) {
-                remove_late(dir, &names);
-            }
-        })
     }
 
     /// Ends a layout at `end` for all nodes, after an append there failed: it is not known whether
@@ -271,7 +232,7 @@ impl SharedDir {
     ) -> io::Result<()> {
         let seal = sealed.map(|end| Name::Seal(node, number, end));
         if node == self.me.id {
-            self.places.lock().remove(&(file, number));
+            self.writer.forget_place(file, number);
         }
         self.remove_names(file, [Name::Layout(node, number)].into_iter().chain(seal))
     }
@@ -332,7 +293,9 @@ impl SharedDir {
         let tenure = self.require_lease()?;
         let bytes: Arc<[u8]> = bytes.into();
         let put = self.dirs.in_dir(file, true, |dir| {
-            let (temporary, _) = self.write_temporary(dir, &bytes, Patience::Forever)?;
+            let (temporary, _) = self
+                .writer
+                .write_temporary(dir, &bytes, Patience::Forever)?;
             let put = match self.holds_since(tenure) {
                 true => sys::rename(dir, &temporary, &name).map_err(Into::into),
                 false => Err(super::nodes::lease_lapsed()),
@@ -345,49 +308,6 @@ impl SharedDir {
         });
         put.map_err(|e| error_in_file(file, &name, e))?;
         self.touch(file)
-    }
-
-    /// Writes a synced temporary file with these bytes, on some target that accepts them. `last` is
-    /// the patience of the last attempt.
-    pub(super) fn write_temporary(
-        &self,
-        dir: BorrowedFd<'_>,
-        bytes: &Arc<[u8]>,
-        last: Patience,
-    ) -> io::Result<(String, File)> {
-        let mut attempt = 1;
-        loop {
-            let name = temporary_name(self.me);
-            let (file, place) = self.create_on_target(dir, &name)?;
-            let (mut open, bytes) = (file.try_clone()?, bytes.clone());
-            let (there, late) = (dir.try_clone_to_owned()?, [name.clone()]);
-            let patience = match Patience::for_attempt(attempt) {
-                Patience::Forever => last,
-                patience => patience,
-            };
-            let put = self.run_with_deadline(
-                place,
-                patience,
-                move || {
-                    open.write_all(&bytes)?;
-                    open.sync_all()
-                },
-                move || remove_late(there, &late),
-            );
-            let e = match put {
-                Ok(Some(())) => return Ok((name, file)),
-                Ok(None) => self.deadline_error(),
-                Err(e) => {
-                    remove_from(dir, &name)?;
-                    e
-                }
-            };
-            if attempt == WRITE_ATTEMPTS {
-                return Err(e);
-            }
-            tracing::debug!("{e}; it is written elsewhere");
-            attempt += 1;
-        }
     }
 
     fn read_whole(&self, file: FileId, name: Name) -> io::Result<Option<Vec<u8>>> {

@@ -25,7 +25,6 @@
 //! which the node's next start removes.
 
 mod append;
-mod data;
 mod dirs;
 mod files;
 mod locks;
@@ -37,15 +36,16 @@ mod standing;
 mod sys;
 mod terms;
 mod tidy;
+mod writer;
 mod writing;
 
 pub(crate) use append::AppendLock;
-pub use data::{Patience, WRITE_ATTEMPTS};
 pub use files::ChangeToken;
 pub use names::{Announcement, Listing, Owner, names_of};
 pub use nodes::{Clock, NodeRecord, NodeState, Tenure};
 pub use standing::Standing;
 pub use terms::{Term, TermAttempt};
+pub use writer::{FileWriter, Patience, WRITE_ATTEMPTS};
 
 use crate::Placement;
 use crate::types::{FileId, NodeId};
@@ -66,6 +66,7 @@ const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 pub struct SharedDir {
     roots: Arc<Roots>,
     dirs: Dirs,
+    writer: Arc<FileWriter>,
     me: Owner,
     name: String,
     standing: Standing,
@@ -80,12 +81,6 @@ pub struct SharedDir {
     taking: Mutex<HashSet<FileId>>,
     domains: Mutex<HashMap<(FileId, u64, u32), Tenure>>,
     announcements: std::sync::atomic::AtomicU64,
-    /// Puts new files on targets, so that waiting for writes to them is bounded.
-    placement: Option<Arc<dyn Placement>>,
-    waiters: data::Waiters,
-    writing: writing::OngoingWrites,
-    /// Storage targets of the layouts that this process has created, where known.
-    places: Mutex<HashMap<(FileId, u32), u32>>,
 }
 
 impl std::fmt::Debug for SharedDir {
@@ -100,21 +95,7 @@ impl std::fmt::Debug for SharedDir {
 impl SharedDir {
     /// Joins the nodes that share the backing. The node's record is durable when this returns.
     pub fn join(backing: OwnedFd, me: Owner, name: &str, lease: Duration) -> io::Result<SharedDir> {
-        SharedDir::join_by(backing, me, name, lease, nodes::boottime())
-    }
-
-    /// Like [`SharedDir::join`], with another clock, which must also count time that the machine
-    /// sleeps.
-    pub fn join_by(
-        backing: OwnedFd,
-        me: Owner,
-        name: &str,
-        lease: Duration,
-        clock: Clock,
-    ) -> io::Result<SharedDir> {
-        let joined = SharedDir::prepare(backing, me, name, lease, Standing::default(), clock)?;
-        joined.join_after_checks()?;
-        Ok(joined)
+        SharedDir::join_with(backing, me, name, lease, Standing::default(), None)
     }
 
     /// Like [`SharedDir::join`], with everything else that a mount states about itself, and with
@@ -128,10 +109,10 @@ impl SharedDir {
         standing: Standing,
         placement: Option<Arc<dyn Placement>>,
     ) -> io::Result<SharedDir> {
-        let mut joined = SharedDir::prepare(backing, me, name, lease, standing, nodes::boottime())?;
+        let joined = SharedDir::prepare(backing, me, name, lease, standing, nodes::boottime())?;
         joined.join_after_checks()?;
         // Not before this node has joined, which waits for a slow target.
-        joined.placement = placement;
+        joined.writer.set_placement(placement);
         Ok(joined)
     }
 
@@ -162,12 +143,7 @@ impl SharedDir {
             ));
         }
         let roots = Roots::make(backing, me)?;
-        let mut joined = SharedDir::unjoined(roots, clock);
-        joined.me = me;
-        joined.name = name.to_owned();
-        joined.lease = lease;
-        joined.standing = standing;
-        Ok(joined)
+        Ok(SharedDir::new(roots, me, name, lease, standing, clock))
     }
 
     /// Writes this node's record after the checks. From then on other nodes count on this node.
@@ -181,22 +157,37 @@ impl SharedDir {
     /// Opens the shared directory for inspection: changes nothing, and cannot change anything that
     /// needs a lease. `None` if no node ever joined.
     pub fn open_for_inspection(backing: OwnedFd) -> io::Result<Option<SharedDir>> {
-        let roots = Roots::find(backing)?;
-        Ok(roots.map(|roots| SharedDir::unjoined(roots, nodes::boottime())))
+        let Some(roots) = Roots::find(backing)? else {
+            return Ok(None);
+        };
+        let (me, standing, clock) = (Owner::NONE, Standing::default(), nodes::boottime());
+        Ok(Some(SharedDir::new(
+            roots,
+            me,
+            "",
+            Duration::ZERO,
+            standing,
+            clock,
+        )))
     }
 
-    fn unjoined(roots: Roots, clock: Clock) -> SharedDir {
+    fn new(
+        roots: Roots,
+        me: Owner,
+        name: &str,
+        lease: Duration,
+        standing: Standing,
+        clock: Clock,
+    ) -> SharedDir {
         let roots = Arc::new(roots);
         SharedDir {
             dirs: Dirs::new(roots.clone()),
             roots,
-            me: Owner {
-                id: NodeId(0),
-                run: 0,
-            },
-            name: String::new(),
-            standing: Standing::default(),
-            lease: Duration::ZERO,
+            writer: Arc::new(FileWriter::new(me)),
+            me,
+            name: name.to_owned(),
+            standing,
+            lease,
             clock,
             last_heartbeat: Mutex::default(),
             record: Mutex::default(),
@@ -205,11 +196,12 @@ impl SharedDir {
             taking: Mutex::default(),
             domains: Mutex::default(),
             announcements: Default::default(),
-            placement: None,
-            waiters: Default::default(),
-            writing: Default::default(),
-            places: Mutex::default(),
         }
+    }
+
+    /// The writer of this node's files, which knows what becomes of late writes.
+    pub fn writer(&self) -> &FileWriter {
+        &self.writer
     }
 
     pub fn me(&self) -> Owner {

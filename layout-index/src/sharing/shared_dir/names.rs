@@ -23,6 +23,14 @@ pub struct Owner {
     pub run: u32,
 }
 
+impl Owner {
+    /// For handles that are open for inspection only.
+    pub(super) const NONE: Owner = Owner {
+        id: NodeId(0),
+        run: 0,
+    };
+}
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:08x}", self.id, self.run)

@@ -16,22 +16,22 @@
 //! *Killed while a record is written*: the old record is there, and a temporary name beside it that
 //! the node's next start removes.
 
-use super::data::Patience;
-use super::names::{Name, Owner};
+use super::names::Owner;
 use super::standing::Standing;
 use super::sys::{self, NameStat};
+use super::writer::Patience;
 use super::{LONGEST_LEASE, SharedDir};
-use crate::beneath::{beneath, entries, open_seen, remove_from, sync_open};
+use crate::beneath::{entries, open_seen, remove_from, sync_open};
 use crate::types::NodeId;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::{Mode, futimens};
+use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -112,18 +112,6 @@ struct RecordText {
 /// Names are shown to users, so control characters are refused.
 pub(super) fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(char::is_control)
-}
-
-/// A temporary name that cannot be guessed beforehand, and that tells which run made it.
-pub(super) fn temporary_name(me: Owner) -> String {
-    let number = u64::from(me.run) << 32 | u64::from(rand::random::<u32>());
-    Name::Temporary(me.id, number).to_string()
-}
-
-pub(super) fn create_file(dir: BorrowedFd<'_>, name: &str, flags: i32) -> io::Result<File> {
-    let flags = OFlag::from_bits_retain(flags) | OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
-    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-    Ok(File::from(beneath(dir, name, flags, mode)?))
 }
 
 impl SharedDir {
@@ -227,7 +215,9 @@ impl SharedDir {
         let text = toml::to_string(&written).map_err(io::Error::other)?;
         let (dir, id) = (self.roots.nodes.as_fd(), self.me.id.to_string());
         let bytes: Arc<[u8]> = text.as_bytes().into();
-        let (name, file) = self.write_temporary(dir, &bytes, Patience::UntilDeadline)?;
+        let (name, file) = self
+            .writer
+            .write_temporary(dir, &bytes, Patience::UntilDeadline)?;
         let put = futimens(&file, &TimeSpec::UTIME_OMIT, &sys::random_time())
             .and_then(|()| sys::rename(dir, &name, &id));
         if let Err(e) = put {

@@ -5,8 +5,8 @@
 //! user may write to it.
 
 use super::names::{Name, Owner};
-use super::nodes::{create_file, temporary_name};
 use super::sys::{self, NameStat};
+use super::writer::{create_file, temporary_name};
 use crate::beneath::{DIRECTORY, entries, remove_from, step_down, step_into};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,12 +1,12 @@
 //! Several [`SharedDir`] over one directory stand for several nodes; the tests set their clocks by
 //! hand.
 
-mod data;
 mod files;
 mod hostile;
 mod nodes;
 mod terms;
 mod tidy;
+mod writer;
 
 use super::roots::{FILES, NODES, NOTES, TOP};
 use super::*;
@@ -65,14 +65,15 @@ impl Bench {
 
     fn by(&self, id: u64, run: u32, hand: &Hand) -> SharedDir {
         let me = owner(id, run);
-        SharedDir::join_by(
-            self.backing(),
-            me,
-            &format!("node{id}"),
-            LEASE,
-            hand.clock(),
-        )
-        .unwrap()
+        self.join(me, &format!("node{id}"), LEASE, hand.clock())
+    }
+
+    /// Joins with a clock that stands for one that also counts time that the machine sleeps.
+    fn join(&self, me: Owner, name: &str, lease: Duration, clock: Clock) -> SharedDir {
+        let standing = Standing::default();
+        let joined = SharedDir::prepare(self.backing(), me, name, lease, standing, clock).unwrap();
+        joined.join_after_checks().unwrap();
+        joined
     }
 
     fn path(&self, below: &str) -> PathBuf {

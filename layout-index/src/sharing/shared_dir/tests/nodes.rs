@@ -128,7 +128,7 @@ fn a_heartbeat_counts_from_when_it_began() {
         ticking.forward(LEASE / 8);
         now
     });
-    let a = SharedDir::join_by(bench.backing(), owner(1, 1), "a", LEASE, clock).unwrap();
+    let a = bench.join(owner(1, 1), "a", LEASE, clock);
     // The heartbeat began at 0 and record_heartbeat at 1/8; the lease is checked at 2/8 and 3/8, and is
     // over at 4/8.
     assert!(a.lease_holds() && a.lease_holds());
@@ -159,7 +159,7 @@ fn a_node_with_a_long_lease_is_waited_for() {
     let bench = Bench::new();
     let long = LEASE * 10;
     let clock = Hand::default().clock();
-    let b = SharedDir::join_by(bench.backing(), owner(2, 1), "b", long, clock).unwrap();
+    let b = bench.join(owner(2, 1), "b", long, clock);
     let a = bench.node(1);
     assert!(!a.is_dead(b.me()).unwrap());
     bench.hand.forward(long - Duration::from_nanos(1));

@@ -48,45 +48,55 @@ impl Placement for Places {
 #[test]
 fn what_does_not_come_back_is_not_waited_for_and_followed_up_when_it_does() {
     let bench = Bench::new();
-    let mut a = bench.node(1);
-    a.placement = Some(Places::within(Duration::from_secs(1)));
+    let a = bench.node(1);
+    a.writer
+        .set_placement(Some(Places::within(Duration::from_secs(1))));
     let ((hold, held), (tell, told)) = (channel::<()>(), channel());
     let act = move || {
         held.recv().expect("let go");
         Ok(())
     };
-    let late = a.run_with_deadline(None, UntilDeadline, act, move || {
-        tell.send(()).expect("heard")
-    });
+    let late = a
+        .writer
+        .run_with_deadline(None, UntilDeadline, act, move || {
+            tell.send(()).expect("heard")
+        });
     assert_eq!(late.unwrap(), None);
     assert!(told.try_recv().is_err(), "it has not come back yet");
     // Other writes are not held up.
-    let other = a.run_with_deadline(None, UntilDeadline, || Ok(7), || panic!("in time"));
+    let other = a
+        .writer
+        .run_with_deadline(None, UntilDeadline, || Ok(7), || panic!("in time"));
     assert_eq!(other.unwrap(), Some(7));
     hold.send(()).unwrap();
     told.recv_timeout(Duration::from_secs(20))
         .expect("followed up");
-    let last = a.run_with_deadline(None, Forever, || Ok(8), || panic!("waited for"));
+    let last = a
+        .writer
+        .run_with_deadline(None, Forever, || Ok(8), || panic!("waited for"));
     assert_eq!(last.unwrap(), Some(8));
 }
 
 #[test]
 fn new_files_are_placed_and_appends_stay_where_they_are() {
     let bench = Bench::new();
-    let mut a = bench.node(1);
+    let a = bench.node(1);
     let places = Places::within(Duration::from_secs(60));
-    a.placement = Some(places.clone());
+    a.writer.set_placement(Some(places.clone()));
     let placed = || places.placed.load(Ordering::Relaxed);
     a.append_layout(FILE, 0, 0, b"first", Forever).unwrap();
     a.append_layout(FILE, 0, 5, b"second", Forever).unwrap();
     assert_eq!(placed(), 1);
     a.put_base(FILE, 6, b"base").unwrap();
     assert_eq!(placed(), 2);
-    assert!(!a.is_being_written(FILE, 0));
-    assert!(!a.accepts_appends(FILE, 0), "its place does not answer");
-    assert!(a.accepts_appends(FILE, 1), "nothing is known of it");
+    assert!(!a.writer.is_being_written(FILE, 0));
+    assert!(
+        !a.writer.accepts_appends(FILE, 0),
+        "its place does not answer"
+    );
+    assert!(a.writer.accepts_appends(FILE, 1), "nothing is known of it");
     a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
-    assert!(a.accepts_appends(FILE, 0), "it is forgotten");
+    assert!(a.writer.accepts_appends(FILE, 0), "it is forgotten");
 }
 
 /// A layout that is drained while an append to it is still under way is removed when that append
@@ -97,15 +107,18 @@ fn a_layout_that_is_still_written_to_is_left_to_its_writer() {
     let a = bench.node(1);
     a.append_layout(FILE, 0, 0, b"first", Forever).unwrap();
     a.seal_layout(FILE, 0, 5).unwrap();
-    assert!(!a.leave_to_writer(FILE, 0), "no thread writes");
+    assert!(!a.writer.leave_to_writer(FILE, 0), "no thread writes");
     let dir = std::fs::File::open(bench.of_file("")).unwrap();
     for wanted in [true, false] {
-        let writing = a.begin_write(FILE, 0);
-        let late = a.after_late_append(dir.as_fd(), 0, 5, &writing).unwrap();
-        assert!(a.is_being_written(FILE, 0));
-        assert!(wanted || a.leave_to_writer(FILE, 0));
+        let writing = a.writer.begin_write(FILE, 0);
+        let late = a
+            .writer
+            .after_late_append(dir.as_fd(), 0, 5, &writing)
+            .unwrap();
+        assert!(a.writer.is_being_written(FILE, 0));
+        assert!(wanted || a.writer.leave_to_writer(FILE, 0));
         drop(writing);
-        assert!(!a.is_being_written(FILE, 0));
+        assert!(!a.writer.is_being_written(FILE, 0));
         late();
         let there = bench.names().len();
         assert_eq!(there, if wanted { 2 } else { 0 }, "{:?}", bench.names());
