@@ -42,7 +42,12 @@ struct Requests {
 }
 
 pub(crate) async fn watch_peers(engine: Arc<EngineState>, shared_files: Arc<SharedFiles>) {
-    let lease = shared_files.peers.shared_dir().lease();
+    let lease = shared_files
+        .peers
+        .shared_dir()
+        .membership()
+        .lease()
+        .length();
     let mut ring = Ring::default();
     let mut requests = Requests::default();
     let mut checked = Instant::now();
@@ -163,9 +168,9 @@ fn check_heartbeats(
     ring: &mut Ring,
 ) -> io::Result<()> {
     let shared_dir = shared_files.peers.shared_dir();
-    let stale = 4 * shared_dir.lease();
+    let stale = 4 * shared_dir.membership().lease().length();
     if ring.read.is_none_or(|at| at.elapsed() >= stale) {
-        let nodes = shared_dir.nodes()?;
+        let nodes = shared_dir.membership().nodes()?;
         let known = nodes.into_iter().filter_map(|node| {
             let run = node.state.ok()?.run;
             Some((node.id, Owner { id: node.id, run }))
@@ -180,7 +185,7 @@ fn check_heartbeats(
     let around = after.chain(ring.nodes.range(..me));
     let mut dead = Vec::new();
     for (id, owner) in around {
-        if !shared_dir.is_dead(*owner)? {
+        if !shared_dir.membership().is_dead(*owner)? {
             break;
         }
         dead.push(*id);
@@ -190,7 +195,7 @@ fn check_heartbeats(
         || !dead.is_empty()
             && ring
                 .read
-                .is_some_and(|at| at.elapsed() < shared_dir.lease())
+                .is_some_and(|at| at.elapsed() < shared_dir.membership().lease().length())
     {
         take_over_dead(engine, shared_files, &dead)?;
     }

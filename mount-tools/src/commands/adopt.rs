@@ -146,7 +146,7 @@ fn adopt(
         drain(args, path, backing, shared_dir, &files, &census, report)?;
     }
     for id in adopters {
-        shared_dir.forget_node(id).map_err(failed)?;
+        shared_dir.membership().forget_node(id).map_err(failed)?;
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ fn census(shared_dir: &SharedDir, survey: &Survey) -> io::Result<Census> {
     loop {
         found.dead.clear();
         for id in &open {
-            if shared_dir.is_gone(*id)? {
+            if shared_dir.membership().is_gone(*id)? {
                 found.dead.insert(*id);
             }
         }
@@ -321,7 +321,7 @@ fn remove_idle(
     for node in dead {
         let idle = match peers::idle_subfiles(shared_dir, file, *node) {
             Ok(idle) if idle.is_empty() => continue,
-            idle => idle.and_then(|idle| Ok((idle, shared_dir.is_gone(*node)?))),
+            idle => idle.and_then(|idle| Ok((idle, shared_dir.membership().is_gone(*node)?))),
         };
         let idle = match idle {
             Ok((idle, true)) => idle,

@@ -91,7 +91,7 @@ pub fn assemble(
         None => (None, Vec::new()),
     };
     let doubt = peers.as_ref().and_then(|peers| {
-        let can_map = || peers.shared_dir().can_map();
+        let can_map = || peers.shared_dir().membership().can_map_files();
         coherence::doubt(&settings.backing, settings.shared_locks, &can_map)
     });
     let osts = Osts::new(

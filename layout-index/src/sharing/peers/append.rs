@@ -211,7 +211,7 @@ impl Peers {
         let too_late = |node: Option<NodeId>| StoreError::Appending {
             file: id,
             node: node.map_or("another node".into(), |node| {
-                format!("node {}", self.shared_dir.name_of(node))
+                format!("node {}", self.shared_dir.membership().name_of(node))
             }),
             seconds: patience.as_secs_f64(),
         };

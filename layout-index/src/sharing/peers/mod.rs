@@ -153,7 +153,7 @@ impl Peers {
     }
 
     fn beat(&self) {
-        let turn = self.shared_dir.lease() / 4;
+        let turn = self.shared_dir.membership().lease().length() / 4;
         let mut beating = self.beating.lock();
         while !beating.stopped {
             self.stop.wait_for(&mut beating, turn);
@@ -161,7 +161,7 @@ impl Peers {
                 return;
             }
             MutexGuard::unlocked(&mut beating, || {
-                if let Err(error) = self.shared_dir.heartbeat() {
+                if let Err(error) = self.shared_dir.membership().heartbeat() {
                     tracing::warn!(%error, "this node's lease could not be kept; others take over when it is out");
                 }
             });
@@ -181,13 +181,13 @@ impl Peers {
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that kept the lease broke off");
         }
-        self.shared_dir.leave()
+        self.shared_dir.membership().leave()
     }
 
     /// Leaves for good: the store is about to be removed, and has no data of any file.
     pub fn vanish(&self) -> io::Result<()> {
         self.leave()?;
-        self.shared_dir.forget_node(self.me())
+        self.shared_dir.membership().forget_node(self.me())
     }
 
     pub fn shared_dir(&self) -> &SharedDir {

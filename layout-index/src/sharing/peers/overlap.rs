@@ -86,7 +86,7 @@ impl Peers {
             return Ok(());
         }
         for (node, range) in self.overlaps_with(file, view, before, news)? {
-            let name = self.shared_dir.name_of(node);
+            let name = self.shared_dir.membership().name_of(node);
             if self.overlaps.note(file.id(), &name, range) {
                 tracing::warn!(
                     file = %file.id(), node = %name, %range,

@@ -135,7 +135,7 @@ impl Peers {
     ) -> StoreError {
         let mut nodes: Vec<String> = pending
             .iter()
-            .map(|i| self.shared_dir.name_of(i.owner.id))
+            .map(|i| self.shared_dir.membership().name_of(i.owner.id))
             .collect();
         nodes.sort();
         nodes.dedup();
@@ -309,7 +309,7 @@ impl Peers {
                 && !view.end_layout(*node, *gen_no, seal)
             {
                 let (name, why) = (
-                    self.shared_dir.name_of(*node),
+                    self.shared_dir.membership().name_of(*node),
                     layout::no_batch_ends_at(seal),
                 );
                 let why = format!("that of node {name} {why}");
@@ -363,7 +363,7 @@ impl Peers {
             file.learn_handle(&parsed.handle);
             let got = !parsed.batches.is_empty();
             let wrong = |why: String| {
-                let name = self.shared_dir.name_of(node);
+                let name = self.shared_dir.membership().name_of(node);
                 damaged(file, "layout", format!("that of node {name}{why}"))
             };
             if let Some(seal) = seal

@@ -79,7 +79,7 @@ pub fn survey(shared_dir: &SharedDir) -> io::Result<Survey> {
         files = files.into_iter().filter_map(again).collect();
     }
     Ok(Survey {
-        nodes: shared_dir.nodes()?,
+        nodes: shared_dir.membership().nodes()?,
         files,
     })
 }
@@ -114,7 +114,10 @@ fn survey_again(
         if let Some(len) = layout.torn
             && before.layouts.iter().any(|l| of(l) == of(layout))
         {
-            let (name, ends) = (shared_dir.name_of(layout.node), layout::ends_within(len));
+            let (name, ends) = (
+                shared_dir.membership().name_of(layout.node),
+                layout::ends_within(len),
+            );
             file.problems.push(format!(
                 "a layout of node {name} {ends}: an append to it died, or it was cut"
             ));
@@ -234,7 +237,7 @@ fn survey_layout(
     if bytes.is_some()
         && let Some(why) = wrong(&parsed, seal)
     {
-        let name = shared_dir.name_of(node);
+        let name = shared_dir.membership().name_of(node);
         file.problems.push(format!("a layout of node {name} {why}"));
     }
     if file.handle.is_empty() {

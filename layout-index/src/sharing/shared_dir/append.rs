@@ -74,7 +74,7 @@ impl SharedDir {
         let dir = self.roots.make_dir(APPENDING)?;
         let name = file.to_string();
         loop {
-            match sys::link(dir.as_fd(), &name, &self.me.to_string()) {
+            match sys::link(dir.as_fd(), &name, &self.me().to_string()) {
                 Ok(()) => return Ok(None),
                 Err(Errno::EEXIST) => {}
                 Err(e) => return Err(e.into()),
@@ -82,7 +82,7 @@ impl SharedDir {
             // The old mark can vanish: a node that has started again removes it without the lock.
             if let Some(text) = sys::read_link(dir.as_fd(), &name)? {
                 let node = text.parse().ok().map(|owner: Owner| owner.id);
-                return Ok(node.filter(|node| *node != self.me.id));
+                return Ok(node.filter(|node| *node != self.me().id));
             }
         }
     }
@@ -96,7 +96,7 @@ impl SharedDir {
     /// Returns the files that an earlier run of this node was appending to when it ended.
     pub(crate) fn marked_appends(&self) -> io::Result<Vec<FileId>> {
         let mut mine = self.appenders()?;
-        mine.retain(|(_, node)| *node == self.me.id);
+        mine.retain(|(_, node)| *node == self.me().id);
         Ok(mine.into_iter().map(|(file, _)| file).collect())
     }
 
@@ -118,7 +118,7 @@ impl SharedDir {
     /// Tells the node that has the lock of `file` that this one wants it.
     pub(crate) fn want_append(&self, file: FileId) -> io::Result<()> {
         let dir = self.roots.make_dir(WANTED)?;
-        let (name, text) = (file.to_string(), self.me.to_string());
+        let (name, text) = (file.to_string(), self.me().to_string());
         Ok(sys::ensure_link(dir.as_fd(), &name, &text)?)
     }
 

@@ -150,7 +150,7 @@ impl SharedDir {
         bytes: &[u8],
         patience: Patience,
     ) -> io::Result<()> {
-        let name = Name::Layout(self.me.id, number).to_string();
+        let name = Name::Layout(self.me().id, number).to_string();
         let bytes: Arc<[u8]> = bytes.into();
         let appended = self.dirs.in_dir(file, offset == 0, |dir| {
             let (open, len, made) =
@@ -182,7 +182,7 @@ impl SharedDir {
 
     /// Makes everything in a layout of this node durable.
     pub fn sync_layout(&self, file: FileId, number: u32) -> io::Result<()> {
-        let name = Name::Layout(self.me.id, number).to_string();
+        let name = Name::Layout(self.me().id, number).to_string();
         let synced = self.dirs.in_dir(file, false, |dir| {
             let (open, _) = open_seen(dir, &name, OFlag::O_WRONLY, Some(self.roots.uid))?;
             crate::calls::note("sync");
@@ -195,8 +195,8 @@ impl SharedDir {
     /// Ends a layout at `end` for all nodes, after an append there failed: it is not known whether
     /// the append will still be done. Uses the metadata server only.
     pub fn seal_layout(&self, file: FileId, number: u32, end: u64) -> io::Result<()> {
-        let name = Name::Seal(self.me.id, number, end).to_string();
-        let text = self.me.to_string();
+        let name = Name::Seal(self.me().id, number, end).to_string();
+        let text = self.me().to_string();
         let sealed = self.dirs.in_dir(file, false, |dir| {
             sys::ensure_link(dir, &name, &text)?;
             sync_open(dir)
@@ -231,7 +231,7 @@ impl SharedDir {
         sealed: Option<u64>,
     ) -> io::Result<()> {
         let seal = sealed.map(|end| Name::Seal(node, number, end));
-        if node == self.me.id {
+        if node == self.me().id {
             self.writer.forget_place(file, number);
         }
         self.remove_names(file, [Name::Layout(node, number)].into_iter().chain(seal))
@@ -241,12 +241,12 @@ impl SharedDir {
     /// has a directory.
     pub fn announce(&self, file: FileId) -> io::Result<Announcement> {
         let announcement = Announcement {
-            owner: self.me,
+            owner: self.me(),
             number: self.announcements.fetch_add(1, Ordering::Relaxed),
         };
         let (name, text) = (
             Name::Announcement(announcement).to_string(),
-            self.me.to_string(),
+            self.me().to_string(),
         );
         let made = self
             .dirs
@@ -290,15 +290,15 @@ impl SharedDir {
         if bytes.len() as u64 > MOST_BYTES {
             return Err(error_in_file(file, &name, too_long(bytes.len() as u64)));
         }
-        let tenure = self.require_lease()?;
+        let tenure = self.membership.lease().require()?;
         let bytes: Arc<[u8]> = bytes.into();
         let put = self.dirs.in_dir(file, true, |dir| {
             let (temporary, _) = self
                 .writer
                 .write_temporary(dir, &bytes, Patience::Forever)?;
-            let put = match self.holds_since(tenure) {
+            let put = match self.membership.lease().is_held_since(tenure) {
                 true => sys::rename(dir, &temporary, &name).map_err(Into::into),
-                false => Err(super::nodes::lease_lapsed()),
+                false => Err(super::lease::lease_lapsed()),
             };
             if let Err(e) = put {
                 remove_from(dir, &temporary)?;

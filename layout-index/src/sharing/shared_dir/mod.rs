@@ -27,10 +27,12 @@
 mod append;
 mod dirs;
 mod files;
+mod lease;
 mod locks;
+mod membership;
 mod names;
-mod nodes;
 mod notes;
+mod records;
 mod roots;
 mod standing;
 mod sys;
@@ -41,16 +43,18 @@ mod writing;
 
 pub(crate) use append::AppendLock;
 pub use files::ChangeToken;
+pub use lease::{Lease, Tenure};
+pub use membership::Membership;
 pub use names::{Announcement, Listing, Owner, names_of};
-pub use nodes::{Clock, NodeRecord, NodeState, Tenure};
+pub use records::{NodeRecord, NodeState};
 pub use standing::Standing;
 pub use terms::{Term, TermAttempt};
 pub use writer::{FileWriter, Patience, WRITE_ATTEMPTS};
 
 use crate::Placement;
-use crate::types::{FileId, NodeId};
+use crate::types::FileId;
 use dirs::Dirs;
-use nodes::{LastHeartbeat, SeenHeartbeat};
+use lease::boottime;
 use parking_lot::Mutex;
 use roots::Roots;
 use std::collections::{HashMap, HashSet};
@@ -59,23 +63,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Upper limit of the lease: how long other nodes wait for a node that may be dead.
-const LONGEST_LEASE: Duration = Duration::from_secs(3600);
-
 /// A node's open handle on the shared directory. All calls may wait for the file system.
 pub struct SharedDir {
     roots: Arc<Roots>,
     dirs: Dirs,
     writer: Arc<FileWriter>,
-    me: Owner,
-    name: String,
-    standing: Standing,
-    lease: Duration,
-    clock: Clock,
-    last_heartbeat: Mutex<LastHeartbeat>,
-    /// The record file whose mtime is the heartbeat. Locked while a heartbeat is under way.
-    record: Mutex<Option<nodes::OwnRecord>>,
-    seen_heartbeats: Mutex<HashMap<NodeId, SeenHeartbeat>>,
+    membership: Arc<Membership>,
     terms: Mutex<HashMap<FileId, Term>>,
     /// Files for which a thread of this node is taking a term right now.
     taking: Mutex<HashSet<FileId>>,
@@ -86,8 +79,7 @@ pub struct SharedDir {
 impl std::fmt::Debug for SharedDir {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SharedDir")
-            .field("me", &self.me)
-            .field("lease", &self.lease)
+            .field("me", &self.me())
             .finish_non_exhaustive()
     }
 }
@@ -109,8 +101,8 @@ impl SharedDir {
         standing: Standing,
         placement: Option<Arc<dyn Placement>>,
     ) -> io::Result<SharedDir> {
-        let joined = SharedDir::prepare(backing, me, name, lease, standing, nodes::boottime())?;
-        joined.join_after_checks()?;
+        let joined = SharedDir::prepare(backing, me, name, lease, standing, boottime())?;
+        joined.membership.join()?;
         // Not before this node has joined, which waits for a slow target.
         joined.writer.set_placement(placement);
         Ok(joined)
@@ -124,17 +116,10 @@ impl SharedDir {
         name: &str,
         lease: Duration,
         standing: Standing,
-        clock: Clock,
+        clock: lease::Clock,
     ) -> io::Result<SharedDir> {
-        if lease.is_zero() || lease > LONGEST_LEASE {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "a lease of {lease:?} is not between 1 ms and {LONGEST_LEASE:?}: choose another"
-                ),
-            ));
-        }
-        if !nodes::is_valid_name(name) {
+        let lease = Lease::new(lease, clock)?;
+        if !records::is_valid_name(name) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!(
@@ -143,15 +128,7 @@ impl SharedDir {
             ));
         }
         let roots = Roots::make(backing, me)?;
-        Ok(SharedDir::new(roots, me, name, lease, standing, clock))
-    }
-
-    /// Writes this node's record after the checks. From then on other nodes count on this node.
-    fn join_after_checks(&self) -> io::Result<()> {
-        self.refuse_beside_living_copy()?;
-        let dead = self.compare_targets()?;
-        self.first_heartbeat()?;
-        self.compare_targets_again(&dead)
+        Ok(SharedDir::new(roots, me, name, standing, lease))
     }
 
     /// Opens the shared directory for inspection: changes nothing, and cannot change anything that
@@ -160,38 +137,18 @@ impl SharedDir {
         let Some(roots) = Roots::find(backing)? else {
             return Ok(None);
         };
-        let (me, standing, clock) = (Owner::NONE, Standing::default(), nodes::boottime());
-        Ok(Some(SharedDir::new(
-            roots,
-            me,
-            "",
-            Duration::ZERO,
-            standing,
-            clock,
-        )))
+        let (me, standing) = (Owner::NONE, Standing::default());
+        Ok(Some(SharedDir::new(roots, me, "", standing, Lease::none())))
     }
 
-    fn new(
-        roots: Roots,
-        me: Owner,
-        name: &str,
-        lease: Duration,
-        standing: Standing,
-        clock: Clock,
-    ) -> SharedDir {
-        let roots = Arc::new(roots);
+    fn new(roots: Roots, me: Owner, name: &str, standing: Standing, lease: Lease) -> SharedDir {
+        let (roots, writer) = (Arc::new(roots), Arc::new(FileWriter::new(me)));
+        let membership = Membership::new(roots.clone(), writer.clone(), me, name, standing, lease);
         SharedDir {
             dirs: Dirs::new(roots.clone()),
             roots,
-            writer: Arc::new(FileWriter::new(me)),
-            me,
-            name: name.to_owned(),
-            standing,
-            lease,
-            clock,
-            last_heartbeat: Mutex::default(),
-            record: Mutex::default(),
-            seen_heartbeats: Mutex::default(),
+            writer,
+            membership: Arc::new(membership),
             terms: Mutex::default(),
             taking: Mutex::default(),
             domains: Mutex::default(),
@@ -204,12 +161,12 @@ impl SharedDir {
         &self.writer
     }
 
-    pub fn me(&self) -> Owner {
-        self.me
+    pub fn membership(&self) -> &Membership {
+        &self.membership
     }
 
-    pub fn lease(&self) -> Duration {
-        self.lease
+    pub fn me(&self) -> Owner {
+        self.membership.me()
     }
 }
 

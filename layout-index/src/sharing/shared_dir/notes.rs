@@ -24,7 +24,7 @@ impl SharedDir {
             ));
         };
         check_ours(&dir, &format!("{NOTES}/{id}"), self.roots.uid)?;
-        let (name, text) = (file.to_string(), self.me.to_string());
+        let (name, text) = (file.to_string(), self.me().to_string());
         Ok(sys::ensure_link(dir.as_fd(), &name, &text)?)
     }
 

@@ -12,7 +12,7 @@
 //! new daemon begins at once. With another home the store was copied, or moved to another disk or
 //! machine, or the machine was rebooted; then the record is watched. A heartbeat in it means that
 //! the other copy is alive, and the new daemon is refused. After a lease without a heartbeat the
-//! other copy is dead, as for all nodes ([`super::SharedDir::is_dead`]).
+//! other copy is dead, as for all nodes ([`super::Membership::is_dead`]).
 //!
 //! If two copies start at the same moment, both see the old record; the one whose record was
 //! replaced finds that with its first heartbeat.
@@ -26,7 +26,8 @@
 //! no record yet when the other compares. So each compares again after it has written its own
 //! record: of two nodes that differ, at least one finds the other, and does not stay.
 
-use super::SharedDir;
+use super::membership::Membership;
+use super::records::read_record;
 use super::sys::NameStat;
 use crate::types::NodeId;
 use serde::{Deserialize, Serialize};
@@ -69,12 +70,12 @@ impl Standing {
     }
 }
 
-impl SharedDir {
+impl Membership {
     pub(super) fn refuse_beside_living_copy(&self) -> io::Result<()> {
         let mut first = None;
         loop {
-            let before = (self.clock)();
-            let (state, heartbeat) = match self.read_record(self.me.id) {
+            let before = self.lease().now();
+            let (state, heartbeat) = match read_record(&self.roots, self.me().id) {
                 Ok(Some(found)) => found,
                 Ok(None) => return Ok(()),
                 // A damaged record is no evidence of a living copy, and is replaced.
@@ -86,10 +87,10 @@ impl SharedDir {
                 return Ok(());
             }
             let (seen, since) = *first.get_or_insert_with(|| {
-                let (node, id) = (&state.name, self.me.id);
-                let lease = state.lease.max(self.lease);
+                let (node, id) = (&state.name, self.me().id);
+                let lease = state.lease.max(self.lease().length());
                 tracing::info!(%node, %id, ?lease, "this store was elsewhere: is it still in use there?");
-                (heartbeat, (self.clock)())
+                (heartbeat, self.lease().now())
             });
             if seen != heartbeat {
                 return Err(io::Error::new(
@@ -101,7 +102,7 @@ impl SharedDir {
                     ),
                 ));
             }
-            if before.saturating_sub(since) >= state.lease.max(self.lease) {
+            if before.saturating_sub(since) >= state.lease.max(self.lease().length()) {
                 return Ok(());
             }
             std::thread::sleep(PAUSE);
@@ -115,12 +116,12 @@ impl SharedDir {
             return Ok(Vec::new());
         }
         let others = self.nodes_with_other_targets()?;
-        let since = (self.clock)();
+        let since = self.lease().now();
         let longest = others.iter().map(|node| node.lease).max();
         // A living node sends a heartbeat every quarter of its lease.
-        while (self.clock)().saturating_sub(since) < longest.unwrap_or_default() / 2 {
+        while self.lease().now().saturating_sub(since) < longest.unwrap_or_default() / 2 {
             for other in &others {
-                match self.read_record(other.id)? {
+                match read_record(&self.roots, other.id)? {
                     Some((state, now)) if now != other.seen && !state.left => {
                         return Err(self.other_targets_error(&state.name, &other.targets));
                     }
@@ -157,12 +158,12 @@ impl SharedDir {
         let mut found = Vec::new();
         for id in self.nodes()?.into_iter().map(|node| node.id) {
             // Records that cannot be read are reported by the callers that need them.
-            let Ok(Some((state, seen))) = self.read_record(id) else {
+            let Ok(Some((state, seen))) = read_record(&self.roots, id) else {
                 continue;
             };
             let theirs = state.standing.targets;
             let differ = !theirs.is_empty() && theirs != self.standing.targets;
-            if id != self.me.id && !state.left && differ {
+            if id != self.me().id && !state.left && differ {
                 found.push(Differing {
                     id,
                     seen,

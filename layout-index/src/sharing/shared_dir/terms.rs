@@ -19,8 +19,8 @@
 //! next run of the same node takes it at once.
 
 use super::files::error_in_file;
+use super::lease::{Tenure, lease_lapsed};
 use super::names::{Listing, Name, Owner};
-use super::nodes::{Tenure, lease_lapsed};
 use super::{SharedDir, sys};
 use crate::beneath::remove_from;
 use crate::types::FileId;
@@ -49,11 +49,11 @@ impl SharedDir {
     /// Takes the next term of a file, if the last one is over. Makes the file's directory if it is
     /// missing.
     pub fn take_term(&self, file: FileId) -> io::Result<TermAttempt> {
-        let tenure = self.require_lease()?;
+        let tenure = self.membership.lease().require()?;
         // A link that another thread has made and not yet decided on would look like a forgotten
         // one and be ended.
         if !self.taking.lock().insert(file) {
-            return Ok(TermAttempt::Held(self.me));
+            return Ok(TermAttempt::Held(self.me()));
         }
         let taken = self.take_next(file, tenure);
         self.taking.lock().remove(&file);
@@ -83,7 +83,7 @@ impl SharedDir {
     /// Returns a living owner of a term that is not over, other than `mine`.
     fn living_holder(&self, listing: &Listing, mine: Option<u64>) -> io::Result<Option<Owner>> {
         for (term, owner) in &listing.terms {
-            if Some(*term) != mine && !listing.is_over(*term) && !self.is_dead(*owner)? {
+            if Some(*term) != mine && !listing.is_over(*term) && !self.membership.is_dead(*owner)? {
                 return Ok(Some(*owner));
             }
         }
@@ -111,7 +111,7 @@ impl SharedDir {
             })?,
         };
         let name = Name::Term(number).to_string();
-        match sys::link(dir, &name, &self.me.to_string()) {
+        match sys::link(dir, &name, &self.me().to_string()) {
             Ok(()) => {}
             Err(Errno::EEXIST) => {
                 return self
@@ -139,7 +139,7 @@ impl SharedDir {
         tenure: Tenure,
     ) -> io::Result<bool> {
         let again = self.list_at(dir)?;
-        let is_there = again.terms.get(&number) == Some(&self.me);
+        let is_there = again.terms.get(&number) == Some(&self.me());
         let is_highest = again.terms.keys().all(|term| *term <= number);
         if !is_there || !is_highest || self.living_holder(&again, Some(number))?.is_some() {
             return Ok(false);
@@ -150,7 +150,7 @@ impl SharedDir {
                 return Ok(false);
             }
         }
-        if !self.holds_since(tenure) {
+        if !self.membership.lease().is_held_since(tenure) {
             return Err(lease_lapsed());
         }
         Ok(true)
@@ -184,10 +184,10 @@ impl SharedDir {
         seen: &mut Listing,
     ) -> io::Result<()> {
         let held = self.terms.lock().get(&file).copied();
-        let held = held.filter(|term| self.holds_since(term.tenure));
+        let held = held.filter(|term| self.membership.lease().is_held_since(term.tenure));
         for (term, owner) in &seen.terms {
             let is_held = held.is_some_and(|held| held.number == *term);
-            if *owner == self.me && !is_held && !seen.ended.contains(term) {
+            if *owner == self.me() && !is_held && !seen.ended.contains(term) {
                 self.mark(dir, Name::Ended(*term))?;
                 seen.ended.insert(*term);
             }
@@ -199,7 +199,9 @@ impl SharedDir {
     /// system call on a file.
     pub fn holds_term(&self, file: FileId, term: u64) -> bool {
         let held = self.terms.lock().get(&file).copied();
-        held.is_some_and(|held| held.number == term && self.holds_since(held.tenure))
+        held.is_some_and(|held| {
+            held.number == term && self.membership.lease().is_held_since(held.tenure)
+        })
     }
 
     /// The highest term of a file and the owner that took it.
@@ -219,7 +221,7 @@ impl SharedDir {
         let name = Name::Term(term).to_string();
         let ended = self.dirs.in_dir(file, false, |dir| {
             match self.read_owner(file, dir, &name)? {
-                Some(owner) if owner.id == self.me.id => self.mark(dir, Name::Ended(term)),
+                Some(owner) if owner.id == self.me().id => self.mark(dir, Name::Ended(term)),
                 // The directory was emptied, and a node that does not know that yet has taken a
                 // term by the old numbers.
                 Some(_) => Ok(()),
@@ -235,7 +237,7 @@ impl SharedDir {
     /// Takes a domain of a plan, and returns the number of the attempt. `None` if the domain is
     /// done, a living node is doing it, or the plan is gone.
     pub fn take_domain(&self, file: FileId, term: u64, domain: u32) -> io::Result<Option<u32>> {
-        let tenure = self.require_lease()?;
+        let tenure = self.membership.lease().require()?;
         let taken = self.dirs.in_dir(file, false, |dir| {
             let done = Name::Done { term, domain }.to_string();
             let mut attempt: u32 = 0;
@@ -249,7 +251,7 @@ impl SharedDir {
                     attempt,
                 };
                 let name = name.to_string();
-                match sys::link(dir, &name, &self.me.to_string()) {
+                match sys::link(dir, &name, &self.me().to_string()) {
                     Ok(()) => {
                         // The holder that tidies removes the plan before the marks of done domains.
                         let plan = Name::Plan(term).to_string();
@@ -267,10 +269,10 @@ impl SharedDir {
                     Err(e) => return Err(e.into()),
                 }
                 if let Some(owner) = self.read_owner(file, dir, &name)? {
-                    let alive = if owner == self.me {
+                    let alive = if owner == self.me() {
                         self.holds_domain(file, term, domain)
                     } else {
-                        !self.is_dead(owner)?
+                        !self.membership.is_dead(owner)?
                     };
                     if alive {
                         return Ok(None);
@@ -289,7 +291,7 @@ impl SharedDir {
     /// write; makes no system call on a file.
     pub fn holds_domain(&self, file: FileId, term: u64, domain: u32) -> bool {
         let taken = self.domains.lock().get(&(file, term, domain)).copied();
-        taken.is_some_and(|tenure| self.holds_since(tenure))
+        taken.is_some_and(|tenure| self.membership.lease().is_held_since(tenure))
     }
 
     /// Marks a domain as done. All of it must be in the canonical file, synced.
@@ -331,7 +333,7 @@ impl SharedDir {
         Ok(sys::ensure_link(
             dir,
             &name.to_string(),
-            &self.me.to_string(),
+            &self.me().to_string(),
         )?)
     }
 }

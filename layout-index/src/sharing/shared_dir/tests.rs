@@ -3,14 +3,17 @@
 
 mod files;
 mod hostile;
-mod nodes;
+mod membership;
 mod terms;
 mod tidy;
 mod writer;
 
+use super::lease::{Clock, LONGEST_LEASE};
 use super::roots::{FILES, NODES, NOTES, TOP};
 use super::*;
 use crate::calls;
+use crate::types::NodeId;
+use parking_lot::Mutex;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,7 +75,7 @@ impl Bench {
     fn join(&self, me: Owner, name: &str, lease: Duration, clock: Clock) -> SharedDir {
         let standing = Standing::default();
         let joined = SharedDir::prepare(self.backing(), me, name, lease, standing, clock).unwrap();
-        joined.join_after_checks().unwrap();
+        joined.membership.join().unwrap();
         joined
     }
 

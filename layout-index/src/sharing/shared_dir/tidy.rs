@@ -14,8 +14,8 @@
 //! Wherever the cleanup stops, the next node that tidies finds the rest.
 
 use super::files::error_in_file;
+use super::lease::lease_lapsed;
 use super::names::{Listing, Name, Owner, names_of};
-use super::nodes::lease_lapsed;
 use super::{SharedDir, sys};
 use crate::beneath::remove_from;
 use crate::types::FileId;
@@ -34,7 +34,7 @@ impl SharedDir {
             return Ok(true);
         };
         let listing = self.list_at(dir.as_fd())?;
-        if listing.terms.get(&term) != Some(&self.me) || listing.is_over(term) {
+        if listing.terms.get(&term) != Some(&self.me()) || listing.is_over(term) {
             return Err(lease_lapsed());
         }
         if listing.terms.keys().any(|other| *other > term) {
@@ -45,7 +45,7 @@ impl SharedDir {
         let mut over = Vec::new();
         let mut others = false;
         for (number, owner) in listing.terms.range(..term) {
-            if listing.is_over(*number) || self.is_dead(*owner)? {
+            if listing.is_over(*number) || self.membership.is_dead(*owner)? {
                 over.push(*number);
             } else {
                 others = true;
@@ -121,7 +121,7 @@ impl SharedDir {
         names.extend(bases.map(|base| Name::Base(*base)));
         for (id, number) in &listing.temporary {
             let run = (number >> 32) as u32;
-            if self.is_dead(Owner { id: *id, run })? {
+            if self.membership.is_dead(Owner { id: *id, run })? {
                 names.push(Name::Temporary(*id, *number));
             }
         }

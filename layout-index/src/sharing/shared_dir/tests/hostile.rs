@@ -301,7 +301,7 @@ fn damaged_records_of_nodes_are_reported_and_stop_no_node() {
     std::fs::write(record(10), written("n", 5, 99)).unwrap();
     std::fs::write(record(11), written("good", 5, 1)).unwrap();
     std::fs::write(bench.path(NODES).join("stranger"), "").unwrap();
-    let nodes = a.nodes().unwrap();
+    let nodes = a.membership.nodes().unwrap();
     assert_eq!(nodes.len(), 11);
     for node in nodes {
         match node.state {
@@ -310,8 +310,8 @@ fn damaged_records_of_nodes_are_reported_and_stop_no_node() {
                 assert!(said.contains(&node.id.to_string()), "{said}");
                 assert!(said.contains("remove it"), "{said}");
                 // It is not known whether that node is alive, and the code must not guess.
-                a.is_dead(owner(node.id.0, 1)).unwrap_err();
-                assert_eq!(a.name_of(node.id), node.id.to_string());
+                a.membership.is_dead(owner(node.id.0, 1)).unwrap_err();
+                assert_eq!(a.membership.name_of(node.id), node.id.to_string());
             }
         }
     }

@@ -97,8 +97,13 @@ fn a_stale_listing_is_given_up() {
     let (a, b) = (bench.node(1), bench.node(2));
     let claim = |seen: &Listing| {
         let dir = b.dirs.open(FILE, true).unwrap().unwrap();
-        b.claim(FILE, dir.as_fd(), seen, b.tenure().unwrap())
-            .unwrap()
+        b.claim(
+            FILE,
+            dir.as_fd(),
+            seen,
+            b.membership.lease().tenure().unwrap(),
+        )
+        .unwrap()
     };
     let first = mine(a.take_term(FILE).unwrap());
     a.end_term(FILE, first).unwrap();
@@ -165,7 +170,7 @@ fn a_dead_holder_is_replaced_after_its_lease() {
     let held = mine(a.take_term(FILE).unwrap());
     let beat = |by: Duration| {
         bench.hand.forward(by);
-        b.heartbeat().unwrap();
+        b.membership.heartbeat().unwrap();
     };
     assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     beat(LEASE - Duration::from_millis(1));
@@ -175,7 +180,7 @@ fn a_dead_holder_is_replaced_after_its_lease() {
     assert!(!a.holds_term(FILE, held));
     beat(Duration::from_millis(1));
     assert_eq!(mine(b.take_term(FILE).unwrap()), held + 1);
-    a.heartbeat().unwrap();
+    a.membership.heartbeat().unwrap();
     assert!(!a.holds_term(FILE, held));
     assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
     // A late action of the old holder does not harm its successor.
@@ -195,10 +200,10 @@ fn a_dead_holder_is_replaced_in_time() {
     let begin = Instant::now();
     let b = join(2);
     loop {
-        b.heartbeat().unwrap();
+        b.membership.heartbeat().unwrap();
         if let TermAttempt::Mine(term) = b.take_term(FILE).unwrap() {
             assert_eq!(term.number, held + 1);
-            assert!(!a.lease_holds());
+            assert!(!a.membership.lease().tenure().is_some());
             break;
         }
         assert!(begin.elapsed() < Duration::from_secs(60), "never replaced");
@@ -278,11 +283,11 @@ fn a_domain_is_done_by_one_and_taken_again_from_the_dead() {
     assert_eq!(a.take_domain(FILE, term, 2).unwrap(), Some(0));
     // The other node is dead.
     bench.hand.forward(LEASE);
-    b.heartbeat().unwrap();
+    b.membership.heartbeat().unwrap();
     assert_eq!(b.take_domain(FILE, term, 0).unwrap(), Some(1));
     assert_eq!(b.take_domain(FILE, term, 0).unwrap(), None);
     theirs.forward(LEASE);
-    a.heartbeat().unwrap();
+    a.membership.heartbeat().unwrap();
     assert!(
         !a.holds_domain(FILE, term, 0),
         "it does not go on when it wakes"

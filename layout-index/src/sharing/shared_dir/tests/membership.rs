@@ -27,15 +27,18 @@ fn who_joins_is_seen_by_the_others_and_by_those_who_only_look() {
             .unwrap()
             .unwrap(),
     ] {
-        let nodes = shared_dir.nodes().unwrap();
+        let nodes = shared_dir.membership.nodes().unwrap();
         assert_eq!(nodes.iter().map(|n| n.id.0).collect::<Vec<_>>(), [1, 2]);
         let state = nodes[1].state.clone().unwrap();
         assert_eq!((&*state.name, state.run, state.lease), ("node2", 1, LEASE));
         assert!(!state.left);
-        assert_eq!(shared_dir.name_of(NodeId(2)), "node2");
-        assert_eq!(shared_dir.name_of(NodeId(3)), "0000000000000003");
+        assert_eq!(shared_dir.membership.name_of(NodeId(2)), "node2");
+        assert_eq!(shared_dir.membership.name_of(NodeId(3)), "0000000000000003");
     }
-    assert_eq!((a.me(), a.lease()), (owner(1, 1), LEASE));
+    assert_eq!(
+        (a.me(), a.membership.lease().length()),
+        (owner(1, 1), LEASE)
+    );
 }
 
 #[test]
@@ -73,18 +76,24 @@ fn nodes_that_begin_together_with_other_targets_do_not_both_stay() {
     };
     let (a, b) = (prepare(1, ["/x", "/y"]), prepare(2, ["/y", "/x"]));
     for node in [&a, &b] {
-        assert!(node.compare_targets().unwrap().is_empty());
+        assert!(node.membership.compare_targets().unwrap().is_empty());
     }
-    a.first_heartbeat().unwrap();
-    b.first_heartbeat().unwrap();
-    let refused = a.compare_targets_again(&[]).unwrap_err();
+    a.membership.first_heartbeat().unwrap();
+    b.membership.first_heartbeat().unwrap();
+    let refused = a.membership.compare_targets_again(&[]).unwrap_err();
     assert!(
         refused
             .to_string()
             .contains("node node2 has other storage targets")
     );
-    assert!(a.nodes().unwrap()[0].state.as_ref().unwrap().left);
-    b.compare_targets_again(&[]).unwrap();
+    assert!(
+        a.membership.nodes().unwrap()[0]
+            .state
+            .as_ref()
+            .unwrap()
+            .left
+    );
+    b.membership.compare_targets_again(&[]).unwrap();
 }
 
 /// Half of a lease after the last heartbeat began, nothing may be written; and a heartbeat that
@@ -93,14 +102,14 @@ fn nodes_that_begin_together_with_other_targets_do_not_both_stay() {
 fn a_paused_node_loses_its_lease_and_what_it_held() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let tenure = a.tenure().unwrap();
+    let tenure = a.membership.lease().tenure().unwrap();
     let term = mine(a.take_term(FILE).unwrap());
     bench.hand.forward(LEASE / 4);
-    a.heartbeat().unwrap();
+    a.membership.heartbeat().unwrap();
     bench.hand.forward(LEASE / 4);
-    assert!(a.holds_since(tenure) && a.holds_term(FILE, term));
+    assert!(a.membership.lease().is_held_since(tenure) && a.holds_term(FILE, term));
     bench.hand.forward(LEASE / 4);
-    assert!(!a.lease_holds() && !a.holds_term(FILE, term));
+    assert!(!a.membership.lease().tenure().is_some() && !a.holds_term(FILE, term));
     for refused in [
         a.take_term(FILE).map(drop),
         a.put_plan(FILE, term, b"late"),
@@ -108,9 +117,9 @@ fn a_paused_node_loses_its_lease_and_what_it_held() {
     ] {
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
-    a.heartbeat().unwrap();
-    assert!(a.lease_holds());
-    assert!(!a.holds_since(tenure) && !a.holds_term(FILE, term));
+    a.membership.heartbeat().unwrap();
+    assert!(a.membership.lease().tenure().is_some());
+    assert!(!a.membership.lease().is_held_since(tenure) && !a.holds_term(FILE, term));
     // The node's own old term does not stand in its way.
     assert_eq!(mine(a.take_term(FILE).unwrap()), term + 1);
     assert_eq!(a.list(FILE).unwrap().unwrap().ended, [term].into());
@@ -131,8 +140,8 @@ fn a_heartbeat_counts_from_when_it_began() {
     let a = bench.join(owner(1, 1), "a", LEASE, clock);
     // The heartbeat began at 0 and record_heartbeat at 1/8; the lease is checked at 2/8 and 3/8, and is
     // over at 4/8.
-    assert!(a.lease_holds() && a.lease_holds());
-    assert!(!a.lease_holds());
+    assert!(a.membership.lease().tenure().is_some() && a.membership.lease().tenure().is_some());
+    assert!(!a.membership.lease().tenure().is_some());
 }
 
 /// No two clocks are compared, and reading the record once is not enough.
@@ -141,16 +150,19 @@ fn a_silent_node_is_dead_after_a_lease_of_watching() {
     let bench = Bench::new();
     let theirs = Hand::default();
     let (a, b) = (bench.node(1), bench.by(2, 1, &theirs));
-    assert!(!a.is_dead(b.me()).unwrap());
+    assert!(!a.membership.is_dead(b.me()).unwrap());
     bench.hand.forward(LEASE - Duration::from_nanos(1));
-    assert!(!a.is_dead(b.me()).unwrap());
-    b.heartbeat().unwrap();
+    assert!(!a.membership.is_dead(b.me()).unwrap());
+    b.membership.heartbeat().unwrap();
     bench.hand.forward(LEASE);
-    assert!(!a.is_dead(b.me()).unwrap(), "it was heard of meanwhile");
+    assert!(
+        !a.membership.is_dead(b.me()).unwrap(),
+        "it was heard of meanwhile"
+    );
     bench.hand.forward(LEASE);
-    assert!(a.is_dead(b.me()).unwrap());
-    b.heartbeat().unwrap();
-    assert!(!a.is_dead(b.me()).unwrap(), "it lives again");
+    assert!(a.membership.is_dead(b.me()).unwrap());
+    b.membership.heartbeat().unwrap();
+    assert!(!a.membership.is_dead(b.me()).unwrap(), "it lives again");
 }
 
 /// A node is taken for dead only after the longer of the two leases.
@@ -161,29 +173,29 @@ fn a_node_with_a_long_lease_is_waited_for() {
     let clock = Hand::default().clock();
     let b = bench.join(owner(2, 1), "b", long, clock);
     let a = bench.node(1);
-    assert!(!a.is_dead(b.me()).unwrap());
+    assert!(!a.membership.is_dead(b.me()).unwrap());
     bench.hand.forward(long - Duration::from_nanos(1));
-    assert!(!a.is_dead(b.me()).unwrap());
+    assert!(!a.membership.is_dead(b.me()).unwrap());
     bench.hand.forward(Duration::from_nanos(1));
-    assert!(a.is_dead(b.me()).unwrap());
+    assert!(a.membership.is_dead(b.me()).unwrap());
 }
 
 #[test]
 fn another_run_no_record_and_one_that_left_are_dead_at_once() {
     let bench = Bench::new();
     let (a, b) = (bench.node(1), bench.run(2, 1));
-    assert!(!a.is_dead(b.me()).unwrap());
-    assert!(a.is_dead(owner(2, 7)).unwrap());
-    assert!(a.is_dead(owner(9, 1)).unwrap());
-    assert!(a.is_dead(owner(1, 7)).unwrap());
-    assert!(!a.is_dead(a.me()).unwrap());
+    assert!(!a.membership.is_dead(b.me()).unwrap());
+    assert!(a.membership.is_dead(owner(2, 7)).unwrap());
+    assert!(a.membership.is_dead(owner(9, 1)).unwrap());
+    assert!(a.membership.is_dead(owner(1, 7)).unwrap());
+    assert!(!a.membership.is_dead(a.me()).unwrap());
     let again = bench.run(2, 2);
-    assert!(a.is_dead(b.me()).unwrap() && !a.is_dead(again.me()).unwrap());
-    again.leave().unwrap();
-    assert!(a.is_dead(again.me()).unwrap());
-    assert!(!again.lease_holds());
-    again.heartbeat().unwrap_err();
-    assert!(a.nodes().unwrap()[1].state.clone().unwrap().left);
+    assert!(a.membership.is_dead(b.me()).unwrap() && !a.membership.is_dead(again.me()).unwrap());
+    again.membership.leave().unwrap();
+    assert!(a.membership.is_dead(again.me()).unwrap());
+    assert!(!again.membership.lease().tenure().is_some());
+    again.membership.heartbeat().unwrap_err();
+    assert!(a.membership.nodes().unwrap()[1].state.clone().unwrap().left);
 }
 
 /// With a copied store, the older daemon must not go on as if it were alone.
@@ -193,14 +205,14 @@ fn a_node_whose_place_was_taken_learns_it() {
     let old = bench.run(1, 1);
     let new = bench.run(1, 2);
     assert_eq!(
-        old.heartbeat().unwrap_err().kind(),
+        old.membership.heartbeat().unwrap_err().kind(),
         io::ErrorKind::AlreadyExists
     );
-    new.heartbeat().unwrap();
+    new.membership.heartbeat().unwrap();
     bench.hand.forward(LEASE);
-    assert!(!old.lease_holds());
-    old.heartbeat().unwrap_err();
-    assert!(!old.lease_holds());
+    assert!(!old.membership.lease().tenure().is_some());
+    old.membership.heartbeat().unwrap_err();
+    assert!(!old.membership.lease().tenure().is_some());
 }
 
 /// Other nodes take a node without a record for dead, so its lease must end before it begins again.
@@ -208,13 +220,16 @@ fn a_node_whose_place_was_taken_learns_it() {
 fn a_removed_record_comes_back_only_after_the_lease() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let tenure = a.tenure().unwrap();
+    let tenure = a.membership.lease().tenure().unwrap();
     std::fs::remove_file(bench.path("nodes/0000000000000001")).unwrap();
-    assert_eq!(a.heartbeat().unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(
+        a.membership.heartbeat().unwrap_err().kind(),
+        io::ErrorKind::NotFound
+    );
     bench.hand.forward(LEASE / 2);
-    a.heartbeat().unwrap();
-    assert!(a.lease_holds() && !a.holds_since(tenure));
-    assert!(!bench.node(2).is_dead(a.me()).unwrap());
+    a.membership.heartbeat().unwrap();
+    assert!(a.membership.lease().tenure().is_some() && !a.membership.lease().is_held_since(tenure));
+    assert!(!bench.node(2).membership.is_dead(a.me()).unwrap());
 }
 
 /// If the directory was replaced, other nodes do not look into the old one.
@@ -223,12 +238,12 @@ fn a_replaced_shared_directory_ends_the_lease() {
     let bench = Bench::new();
     let a = bench.node(1);
     std::fs::rename(bench.path(""), bench.dir.path().join("away")).unwrap();
-    let said = a.heartbeat().unwrap_err().to_string();
+    let said = a.membership.heartbeat().unwrap_err().to_string();
     assert!(said.contains(TOP), "{said}");
     bench.node(2);
-    a.heartbeat().unwrap_err();
+    a.membership.heartbeat().unwrap_err();
     bench.hand.forward(LEASE / 2);
-    assert!(!a.lease_holds());
+    assert!(!a.membership.lease().tenure().is_some());
 }
 
 /// If a daemon is killed while it writes its record, the next start removes the temporary name, and
