@@ -39,7 +39,10 @@ impl Gate {
                 file,
                 term,
                 domain,
-            } => peers.shared_dir().holds_domain(*file, *term, *domain),
+            } => peers
+                .shared_dir()
+                .domains()
+                .holds_domain(*file, *term, *domain),
             Gate::Closed => false,
         }
     }

@@ -56,7 +56,9 @@ pub(super) async fn run_round(
     if held.is_none() {
         // A plan from an earlier term is finished by the current holder.
         let id = file.id();
-        let highest = job.with_shared_dir(move |dir| dir.highest_term(id)).await?;
+        let highest = job
+            .with_shared_dir(move |dir| dir.terms().highest_term(id))
+            .await?;
         let current = highest.map(|(term, _)| term);
         if view.plan().is_none_or(|plan| Some(plan.term) != current) {
             return Ok(Round::Others);
@@ -178,14 +180,14 @@ impl RoundJob {
         let (id, term) = (self.job.file.id(), plan.term);
         for domain in 0..plan.domains {
             self.job.check_stopping()?;
-            let take = move |dir: &SharedDir| dir.take_domain(id, term, domain);
+            let take = move |dir: &SharedDir| dir.domains().take_domain(id, term, domain);
             let Some(attempt) = self.job.with_shared_dir(take).await? else {
                 continue;
             };
             let written = self.write_domain(plan, covered, domain).await;
             if written.is_err() {
                 let give_up = move |dir: &SharedDir| {
-                    if let Err(error) = dir.give_up_domain(id, term, domain, attempt) {
+                    if let Err(error) = dir.domains().give_up_domain(id, term, domain, attempt) {
                         tracing::warn!(file = %id, %error, "a domain is free again when this node's lease is over");
                     }
                     Ok(())
@@ -221,10 +223,13 @@ impl RoundJob {
         let mark = move || {
             // After this node's lease has ended another node may be writing the domain. A late mark
             // would let the next round begin beside that.
-            if !job.shared_dir().holds_domain(id, term, domain) {
+            if !job.shared_dir().domains().holds_domain(id, term, domain) {
                 return Err(job.lease_expired());
             }
-            let marked = job.shared_dir().mark_domain_done(id, term, domain);
+            let marked = job
+                .shared_dir()
+                .domains()
+                .mark_domain_done(id, term, domain);
             marked.map_err(job.shared_dir_error())
         };
         writer.sync_then(mark).await

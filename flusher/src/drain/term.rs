@@ -19,7 +19,10 @@ impl Held {
     /// Whether this node may still write the canonical file. Must be called right before each
     /// write.
     pub fn holds(&self) -> bool {
-        self.peers.shared_dir().holds_term(self.file, self.term)
+        self.peers
+            .shared_dir()
+            .terms()
+            .holds_term(self.file, self.term)
     }
 }
 
@@ -28,15 +31,15 @@ impl Drop for Held {
         let (peers, file, term) = (self.peers.clone(), self.file, self.term);
         let end = move || {
             let shared_dir = peers.shared_dir();
-            let gone = match shared_dir.holds_term(file, term) {
-                true => shared_dir.tidy(file, term),
+            let gone = match shared_dir.terms().holds_term(file, term) {
+                true => shared_dir.terms().tidy(file, term),
                 false => Ok(false),
             };
             let ended = gone.and_then(|gone| {
                 if gone {
                     Ok(())
                 } else {
-                    shared_dir.end_term(file, term)
+                    shared_dir.terms().end_term(file, term)
                 }
             });
             if let Err(error) = ended {
@@ -56,7 +59,7 @@ pub(super) async fn take_term(job: &SharedJob) -> Result<Option<Arc<Held>>, Drai
     // The guard is made where the term is taken: if no task waits for the result any more, the term
     // ends at once.
     let taken = blocking(move || {
-        let taken = peers.shared_dir().take_term(file)?;
+        let taken = peers.shared_dir().terms().take_term(file)?;
         Ok(match taken {
             TermAttempt::Mine(term) => Some(Arc::new(Held {
                 peers,

@@ -8,12 +8,15 @@
 //! *Killed after a directory was made*: it is empty, and the next node that drains the file removes
 //! it.
 
-use super::SharedDir;
-use super::names::{group_of, names_of};
+use super::names::{Listing, Name, Owner, group_of, names_of};
 use super::roots::{Roots, check_ours};
-use crate::beneath::{DIRECTORY, entries, step_down, step_into};
+use super::sys;
+use crate::beneath::{
+    DIRECTORY, beneath, component, entries, entries_of, remove_from, step_down, step_into,
+};
 use crate::types::FileId;
 use nix::errno::Errno;
+use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::io;
@@ -134,18 +137,44 @@ impl Dirs {
         held.insert(file, dir.clone());
         dir
     }
-}
 
-pub(super) fn is_missing(e: &io::Error) -> bool {
-    matches!(
-        e.raw_os_error().map(Errno::from_raw),
-        Some(Errno::ENOENT | Errno::ESTALE)
-    )
-}
+    /// `None` if the file has no directory.
+    pub fn list(&self, file: FileId) -> io::Result<Option<Listing>> {
+        let Some(dir) = self.open(file, false)? else {
+            return Ok(None);
+        };
+        match list_open(dir) {
+            Err(e) if is_missing(&e) => Ok(None),
+            listed => listed.map(Some),
+        }
+    }
 
-impl SharedDir {
-    /// All files that have a directory. For start, adoption and status only: it lists everything.
-    pub fn files(&self) -> io::Result<Vec<FileId>> {
+    pub fn remove_names(
+        &self,
+        file: FileId,
+        names: impl IntoIterator<Item = Name>,
+    ) -> io::Result<()> {
+        let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        // A held descriptor cannot be used: in a directory that was removed, every name is missing.
+        let Some(group) = self.group(file, false)? else {
+            return Ok(());
+        };
+        let [_, fid] = names_of(file);
+        let Some(dir) = step_down(group.as_fd(), &fid, DIRECTORY)? else {
+            return Ok(());
+        };
+        for name in names {
+            remove_from(dir.as_fd(), component(&name)?)
+                .map_err(|e| error_in_file(file, &name, e))?;
+        }
+        Ok(())
+    }
+
+    /// All files that have a directory.
+    pub fn list_files(&self) -> io::Result<Vec<FileId>> {
         let mut found = Vec::new();
         for group in entries(self.roots.files.as_fd())? {
             let number = u8::from_str_radix(&group.name, 16);
@@ -163,4 +192,64 @@ impl SharedDir {
         found.sort_unstable();
         Ok(found)
     }
+}
+
+/// Lists a file's directory, which is open, by an open file description of its own.
+pub(super) fn list_dir(dir: BorrowedFd<'_>) -> io::Result<Listing> {
+    list_open(beneath(dir, ".", DIRECTORY, Mode::empty())?)
+}
+
+fn list_open(dir: OwnedFd) -> io::Result<Listing> {
+    let mut listing = Listing::default();
+    let mut signed = Vec::new();
+    for entry in entries_of(dir.try_clone()?)? {
+        match entry.name.parse() {
+            Ok(name @ (Name::Term(_) | Name::Seal(..))) => signed.push((name, entry.name)),
+            Ok(name) => listing.add(name),
+            Err(_) => listing.strange.push(entry.name),
+        }
+    }
+    for (name, text) in signed {
+        let owner = match sys::read_link(dir.as_fd(), &text) {
+            Ok(Some(owner)) => owner.parse::<Owner>().ok(),
+            Ok(None) => continue,
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => None,
+            Err(e) => return Err(e),
+        };
+        match (name, owner) {
+            (Name::Term(term), Some(owner)) => drop(listing.terms.insert(term, owner)),
+            // Only the node that writes a layout may say where it ends.
+            (Name::Seal(id, ..), Some(owner)) if owner.id == id => listing.add(name),
+            _ => listing.strange.push(text),
+        }
+    }
+    Ok(listing)
+}
+
+pub(super) fn is_missing(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error().map(Errno::from_raw),
+        Some(Errno::ENOENT | Errno::ESTALE)
+    )
+}
+
+/// Adds the name to an error that means that something else stands in its place. Errors of the file
+/// system itself are returned unchanged, because callers tell them apart by their number.
+pub(super) fn error_in_file(file: FileId, name: &str, e: io::Error) -> io::Error {
+    let in_the_way = matches!(
+        e.raw_os_error(),
+        None | Some(libc::EISDIR | libc::ENOTDIR | libc::ELOOP)
+    );
+    if !in_the_way || e.kind() == io::ErrorKind::TimedOut {
+        return e;
+    }
+    let [ab, fid] = names_of(file);
+    let advice = match e.raw_os_error() {
+        Some(_) => ": remove it",
+        None => "",
+    };
+    io::Error::new(
+        e.kind(),
+        format!("files/{ab}/{fid}/{name} in the shared directory: {e}{advice}"),
+    )
 }

@@ -13,20 +13,18 @@
 //! - *Announcement*: the announcement is there, but the change token may be old. The close that
 //!   made it had not returned.
 
-use super::names::{Announcement, Listing, Name, Owner, names_of};
+use super::dirs::error_in_file;
+use super::names::{Announcement, Listing, Name, names_of};
 use super::roots::not_ours;
 use super::writer::Patience;
 use super::{SharedDir, dirs, sys};
-use crate::beneath::{
-    DIRECTORY, beneath, component, entries_of, open_seen, remove_from, step_down, sync_open,
-};
+use crate::beneath::{open_seen, remove_from, sync_open};
 use crate::types::{FileId, NodeId};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,46 +95,14 @@ impl SharedDir {
         }
     }
 
-    /// `None` if the file has no directory.
+    /// Everything in the file's directory. `None` if it has none.
     pub fn list(&self, file: FileId) -> io::Result<Option<Listing>> {
-        let Some(dir) = self.dirs.open(file, false)? else {
-            return Ok(None);
-        };
-        match self.list_in(dir) {
-            Err(e) if dirs::is_missing(&e) => Ok(None),
-            listed => listed.map(Some),
-        }
+        self.dirs.list(file)
     }
 
-    pub(super) fn list_at(&self, dir: BorrowedFd<'_>) -> io::Result<Listing> {
-        self.list_in(beneath(dir, ".", DIRECTORY, Mode::empty())?)
-    }
-
-    fn list_in(&self, dir: OwnedFd) -> io::Result<Listing> {
-        let mut listing = Listing::default();
-        let mut signed = Vec::new();
-        for entry in entries_of(dir.try_clone()?)? {
-            match entry.name.parse() {
-                Ok(name @ (Name::Term(_) | Name::Seal(..))) => signed.push((name, entry.name)),
-                Ok(name) => listing.add(name),
-                Err(_) => listing.strange.push(entry.name),
-            }
-        }
-        for (name, text) in signed {
-            let owner = match sys::read_link(dir.as_fd(), &text) {
-                Ok(Some(owner)) => owner.parse::<Owner>().ok(),
-                Ok(None) => continue,
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => None,
-                Err(e) => return Err(e),
-            };
-            match (name, owner) {
-                (Name::Term(term), Some(owner)) => drop(listing.terms.insert(term, owner)),
-                // Only the node that writes a layout may say where it ends.
-                (Name::Seal(id, ..), Some(owner)) if owner.id == id => listing.add(name),
-                _ => listing.strange.push(text),
-            }
-        }
-        Ok(listing)
+    /// All files that have a directory. For start, adoption and status only: it lists everything.
+    pub fn files(&self) -> io::Result<Vec<FileId>> {
+        self.dirs.list_files()
     }
 
     /// Appends `bytes` to a layout of this node, at byte `offset`, which must be its end. Durable when
@@ -234,7 +200,8 @@ impl SharedDir {
         if node == self.me().id {
             self.writer.forget_place(file, number);
         }
-        self.remove_names(file, [Name::Layout(node, number)].into_iter().chain(seal))
+        self.dirs
+            .remove_names(file, [Name::Layout(node, number)].into_iter().chain(seal))
     }
 
     /// Announces that the file has data that is yet to be published: two system calls if the file
@@ -258,7 +225,7 @@ impl SharedDir {
 
     /// Removes announcements whose data is published.
     pub fn fulfil(&self, file: FileId, announcements: &[Announcement]) -> io::Result<()> {
-        self.remove_names(
+        self.dirs.remove_names(
             file,
             announcements
                 .iter()
@@ -333,30 +300,6 @@ impl SharedDir {
             found => found.map_err(|e| error_in_file(file, &name, e)),
         }
     }
-
-    pub(super) fn remove_names(
-        &self,
-        file: FileId,
-        names: impl IntoIterator<Item = Name>,
-    ) -> io::Result<()> {
-        let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        // A held descriptor cannot be used: in a directory that was removed, every name is missing.
-        let Some(group) = self.dirs.group(file, false)? else {
-            return Ok(());
-        };
-        let [_, fid] = names_of(file);
-        let Some(dir) = step_down(group.as_fd(), &fid, DIRECTORY)? else {
-            return Ok(());
-        };
-        for name in names {
-            remove_from(dir.as_fd(), component(&name)?)
-                .map_err(|e| error_in_file(file, &name, e))?;
-        }
-        Ok(())
-    }
 }
 
 fn read_at(open: &File, from: u64, most: usize) -> io::Result<Vec<u8>> {
@@ -379,26 +322,5 @@ fn too_long(len: u64) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         format!("it has {len} bytes, and at most {MOST_BYTES} are read"),
-    )
-}
-
-/// Adds the name to an error that means that something else stands in its place. Errors of the file
-/// system itself are returned unchanged, because callers tell them apart by their number.
-pub(super) fn error_in_file(file: FileId, name: &str, e: io::Error) -> io::Error {
-    let in_the_way = matches!(
-        e.raw_os_error(),
-        None | Some(libc::EISDIR | libc::ENOTDIR | libc::ELOOP)
-    );
-    if !in_the_way || e.kind() == io::ErrorKind::TimedOut {
-        return e;
-    }
-    let [ab, fid] = names_of(file);
-    let advice = match e.raw_os_error() {
-        Some(_) => ": remove it",
-        None => "",
-    };
-    io::Error::new(
-        e.kind(),
-        format!("files/{ab}/{fid}/{name} in the shared directory: {e}{advice}"),
     )
 }

@@ -26,6 +26,7 @@
 
 mod append;
 mod dirs;
+mod domains;
 mod files;
 mod lease;
 mod locks;
@@ -42,22 +43,20 @@ mod writer;
 mod writing;
 
 pub(crate) use append::AppendLock;
+pub use domains::Domains;
 pub use files::ChangeToken;
 pub use lease::{Lease, Tenure};
 pub use membership::Membership;
 pub use names::{Announcement, Listing, Owner, names_of};
 pub use records::{NodeRecord, NodeState};
 pub use standing::Standing;
-pub use terms::{Term, TermAttempt};
+pub use terms::{Term, TermAttempt, Terms};
 pub use writer::{FileWriter, Patience, WRITE_ATTEMPTS};
 
 use crate::Placement;
-use crate::types::FileId;
 use dirs::Dirs;
 use lease::boottime;
-use parking_lot::Mutex;
 use roots::Roots;
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -66,13 +65,11 @@ use std::time::Duration;
 /// A node's open handle on the shared directory. All calls may wait for the file system.
 pub struct SharedDir {
     roots: Arc<Roots>,
-    dirs: Dirs,
+    dirs: Arc<Dirs>,
     writer: Arc<FileWriter>,
     membership: Arc<Membership>,
-    terms: Mutex<HashMap<FileId, Term>>,
-    /// Files for which a thread of this node is taking a term right now.
-    taking: Mutex<HashSet<FileId>>,
-    domains: Mutex<HashMap<(FileId, u64, u32), Tenure>>,
+    terms: Terms,
+    domains: Domains,
     announcements: std::sync::atomic::AtomicU64,
 }
 
@@ -144,14 +141,14 @@ impl SharedDir {
     fn new(roots: Roots, me: Owner, name: &str, standing: Standing, lease: Lease) -> SharedDir {
         let (roots, writer) = (Arc::new(roots), Arc::new(FileWriter::new(me)));
         let membership = Membership::new(roots.clone(), writer.clone(), me, name, standing, lease);
+        let (dirs, membership) = (Arc::new(Dirs::new(roots.clone())), Arc::new(membership));
         SharedDir {
-            dirs: Dirs::new(roots.clone()),
+            terms: Terms::new(dirs.clone(), membership.clone()),
+            domains: Domains::new(dirs.clone(), membership.clone()),
             roots,
+            dirs,
             writer,
-            membership: Arc::new(membership),
-            terms: Mutex::default(),
-            taking: Mutex::default(),
-            domains: Mutex::default(),
+            membership,
             announcements: Default::default(),
         }
     }
@@ -163,6 +160,14 @@ impl SharedDir {
 
     pub fn membership(&self) -> &Membership {
         &self.membership
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub fn domains(&self) -> &Domains {
+        &self.domains
     }
 
     pub fn me(&self) -> Owner {

@@ -1,4 +1,4 @@
-//! Terms: which node may write a canonical file; and domains: which part of it.
+//! Terms: which node may write a canonical file.
 //!
 //! # Why a term has one holder
 //!
@@ -18,15 +18,19 @@
 //! The link is there and its owner is dead: other nodes take the next term after the lease, and the
 //! next run of the same node takes it at once.
 
-use super::files::error_in_file;
+use super::dirs::{Dirs, error_in_file, is_missing, list_dir};
 use super::lease::{Tenure, lease_lapsed};
+use super::membership::Membership;
 use super::names::{Listing, Name, Owner};
-use super::{SharedDir, sys};
+use super::sys;
 use crate::beneath::remove_from;
 use crate::types::FileId;
 use nix::errno::Errno;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// After losing the race for a term this often, the caller must try again later.
 const TRIES: usize = 16;
@@ -45,7 +49,25 @@ pub enum TermAttempt {
     Held(Owner),
 }
 
-impl SharedDir {
+/// The terms of this node.
+pub struct Terms {
+    pub(super) dirs: Arc<Dirs>,
+    pub(super) membership: Arc<Membership>,
+    pub(super) held: Mutex<HashMap<FileId, Term>>,
+    /// Files for which a thread of this node is taking a term right now.
+    taking: Mutex<HashSet<FileId>>,
+}
+
+impl Terms {
+    pub(super) fn new(dirs: Arc<Dirs>, membership: Arc<Membership>) -> Terms {
+        Terms {
+            dirs,
+            membership,
+            held: Mutex::default(),
+            taking: Mutex::default(),
+        }
+    }
+
     /// Takes the next term of a file, if the last one is over. Makes the file's directory if it is
     /// missing.
     pub fn take_term(&self, file: FileId) -> io::Result<TermAttempt> {
@@ -53,7 +75,7 @@ impl SharedDir {
         // A link that another thread has made and not yet decided on would look like a forgotten
         // one and be ended.
         if !self.taking.lock().insert(file) {
-            return Ok(TermAttempt::Held(self.me()));
+            return Ok(TermAttempt::Held(self.membership.me()));
         }
         let taken = self.take_next(file, tenure);
         self.taking.lock().remove(&file);
@@ -63,7 +85,7 @@ impl SharedDir {
     fn take_next(&self, file: FileId, tenure: Tenure) -> io::Result<TermAttempt> {
         for _ in 0..TRIES {
             let taken = self.dirs.in_dir(file, true, |dir| {
-                let mut seen = self.list_at(dir)?;
+                let mut seen = list_dir(dir)?;
                 self.end_forgotten(file, dir, &mut seen)?;
                 match self.living_holder(&seen, None)? {
                     Some(owner) => Ok(Some(TermAttempt::Held(owner))),
@@ -111,19 +133,17 @@ impl SharedDir {
             })?,
         };
         let name = Name::Term(number).to_string();
-        match sys::link(dir, &name, &self.me().to_string()) {
+        match sys::link(dir, &name, &self.membership.me().to_string()) {
             Ok(()) => {}
             Err(Errno::EEXIST) => {
-                return self
-                    .read_owner(file, dir, &name)
-                    .map(|o| o.map(TermAttempt::Held));
+                return read_owner(file, dir, &name).map(|o| o.map(TermAttempt::Held));
             }
             Err(e) => return Err(e.into()),
         }
         let judged = self.is_sole_holder(dir, number, last, tenure);
         if let Ok(true) = judged {
             let term = Term { number, tenure };
-            self.terms.lock().insert(file, term);
+            self.held.lock().insert(file, term);
             return Ok(Some(TermAttempt::Mine(term)));
         }
         remove_from(dir, &name)?;
@@ -138,8 +158,8 @@ impl SharedDir {
         last: Option<(&u64, &Owner)>,
         tenure: Tenure,
     ) -> io::Result<bool> {
-        let again = self.list_at(dir)?;
-        let is_there = again.terms.get(&number) == Some(&self.me());
+        let again = list_dir(dir)?;
+        let is_there = again.terms.get(&number) == Some(&self.membership.me());
         let is_highest = again.terms.keys().all(|term| *term <= number);
         if !is_there || !is_highest || self.living_holder(&again, Some(number))?.is_some() {
             return Ok(false);
@@ -156,25 +176,6 @@ impl SharedDir {
         Ok(true)
     }
 
-    /// Returns the owner in a link that another node made. `None` if the link is gone again.
-    fn read_owner(
-        &self,
-        file: FileId,
-        dir: BorrowedFd<'_>,
-        name: &str,
-    ) -> io::Result<Option<Owner>> {
-        let foreign = || {
-            let what = "it is no link of ours, and stands in the way of one: remove it";
-            error_in_file(file, name, io::Error::new(io::ErrorKind::InvalidData, what))
-        };
-        match sys::read_link(dir, name) {
-            Ok(Some(text)) => text.parse().map(Some).map_err(|_| foreign()),
-            Ok(None) => Ok(None),
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(foreign()),
-            Err(e) => Err(e),
-        }
-    }
-
     /// Ends terms of this run that it does not hold any more: the lease lapsed, or an error came
     /// between the link and the answer.
     fn end_forgotten(
@@ -183,12 +184,12 @@ impl SharedDir {
         dir: BorrowedFd<'_>,
         seen: &mut Listing,
     ) -> io::Result<()> {
-        let held = self.terms.lock().get(&file).copied();
+        let held = self.held.lock().get(&file).copied();
         let held = held.filter(|term| self.membership.lease().is_held_since(term.tenure));
         for (term, owner) in &seen.terms {
             let is_held = held.is_some_and(|held| held.number == *term);
-            if *owner == self.me() && !is_held && !seen.ended.contains(term) {
-                self.mark(dir, Name::Ended(*term))?;
+            if *owner == self.membership.me() && !is_held && !seen.ended.contains(term) {
+                mark(dir, Name::Ended(*term), self.membership.me())?;
                 seen.ended.insert(*term);
             }
         }
@@ -198,7 +199,7 @@ impl SharedDir {
     /// Whether this node may write under that term. Must be checked before every write; makes no
     /// system call on a file.
     pub fn holds_term(&self, file: FileId, term: u64) -> bool {
-        let held = self.terms.lock().get(&file).copied();
+        let held = self.held.lock().get(&file).copied();
         held.is_some_and(|held| {
             held.number == term && self.membership.lease().is_held_since(held.tenure)
         })
@@ -206,22 +207,24 @@ impl SharedDir {
 
     /// The highest term of a file and the owner that took it.
     pub fn highest_term(&self, file: FileId) -> io::Result<Option<(u64, Owner)>> {
-        let listing = self.list(file)?.unwrap_or_default();
+        let listing = self.dirs.list(file)?.unwrap_or_default();
         Ok(listing.terms.into_iter().next_back())
     }
 
     /// Ends a term, so that another node can take the next one. It is no error if the term is not
     /// held any more.
     pub fn end_term(&self, file: FileId, term: u64) -> io::Result<()> {
-        let mut terms = self.terms.lock();
+        let mut terms = self.held.lock();
         if terms.get(&file).is_some_and(|held| held.number == term) {
             terms.remove(&file);
         }
         drop(terms);
         let name = Name::Term(term).to_string();
         let ended = self.dirs.in_dir(file, false, |dir| {
-            match self.read_owner(file, dir, &name)? {
-                Some(owner) if owner.id == self.me().id => self.mark(dir, Name::Ended(term)),
+            match read_owner(file, dir, &name)? {
+                Some(owner) if owner.id == self.membership.me().id => {
+                    mark(dir, Name::Ended(term), self.membership.me())
+                }
                 // The directory was emptied, and a node that does not know that yet has taken a
                 // term by the old numbers.
                 Some(_) => Ok(()),
@@ -229,113 +232,33 @@ impl SharedDir {
             }
         });
         match ended {
-            Err(e) if super::dirs::is_missing(&e) => Ok(()),
+            Err(e) if is_missing(&e) => Ok(()),
             ended => ended.map(drop),
         }
     }
+}
 
-    /// Takes a domain of a plan, and returns the number of the attempt. `None` if the domain is
-    /// done, a living node is doing it, or the plan is gone.
-    pub fn take_domain(&self, file: FileId, term: u64, domain: u32) -> io::Result<Option<u32>> {
-        let tenure = self.membership.lease().require()?;
-        let taken = self.dirs.in_dir(file, false, |dir| {
-            let done = Name::Done { term, domain }.to_string();
-            let mut attempt: u32 = 0;
-            loop {
-                if sys::stat_name(dir, &done)?.is_some() {
-                    return Ok(None);
-                }
-                let name = Name::Domain {
-                    term,
-                    domain,
-                    attempt,
-                };
-                let name = name.to_string();
-                match sys::link(dir, &name, &self.me().to_string()) {
-                    Ok(()) => {
-                        // The holder that tidies removes the plan before the marks of done domains.
-                        let plan = Name::Plan(term).to_string();
-                        if sys::stat_name(dir, &plan)?.is_some()
-                            && sys::stat_name(dir, &done)?.is_none()
-                        {
-                            let key = (file, term, domain);
-                            self.domains.lock().insert(key, tenure);
-                            return Ok(Some(attempt));
-                        }
-                        remove_from(dir, &name)?;
-                        return Ok(None);
-                    }
-                    Err(Errno::EEXIST) => {}
-                    Err(e) => return Err(e.into()),
-                }
-                if let Some(owner) = self.read_owner(file, dir, &name)? {
-                    let alive = if owner == self.me() {
-                        self.holds_domain(file, term, domain)
-                    } else {
-                        !self.membership.is_dead(owner)?
-                    };
-                    if alive {
-                        return Ok(None);
-                    }
-                    attempt = attempt.checked_add(1).ok_or(Errno::EOVERFLOW)?;
-                }
-            }
-        });
-        match taken {
-            Err(e) if super::dirs::is_missing(&e) => Ok(None),
-            taken => taken.map(Option::flatten),
-        }
+/// Returns the owner in a link that another node made. `None` if the link is gone again.
+pub(super) fn read_owner(
+    file: FileId,
+    dir: BorrowedFd<'_>,
+    name: &str,
+) -> io::Result<Option<Owner>> {
+    let foreign = || {
+        let what = "it is no link of ours, and stands in the way of one: remove it";
+        error_in_file(file, name, io::Error::new(io::ErrorKind::InvalidData, what))
+    };
+    match sys::read_link(dir, name) {
+        Ok(Some(text)) => text.parse().map(Some).map_err(|_| foreign()),
+        Ok(None) => Ok(None),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(foreign()),
+        Err(e) => Err(e),
     }
+}
 
-    /// Whether this node may write the units of a domain that it took. Must be checked before every
-    /// write; makes no system call on a file.
-    pub fn holds_domain(&self, file: FileId, term: u64, domain: u32) -> bool {
-        let taken = self.domains.lock().get(&(file, term, domain)).copied();
-        taken.is_some_and(|tenure| self.membership.lease().is_held_since(tenure))
-    }
-
-    /// Marks a domain as done. All of it must be in the canonical file, synced.
-    pub fn mark_domain_done(&self, file: FileId, term: u64, domain: u32) -> io::Result<()> {
-        let done = Name::Done { term, domain };
-        let marked = self.dirs.in_dir(file, false, |dir| self.mark(dir, done));
-        self.domains.lock().remove(&(file, term, domain));
-        match marked {
-            // The plan was finished and tidied away by other nodes.
-            Err(e) if super::dirs::is_missing(&e) => Ok(()),
-            marked => marked.map(drop),
-        }
-    }
-
-    /// Gives a domain up after a failure, so that another node, or this one again, can take it.
-    pub fn give_up_domain(
-        &self,
-        file: FileId,
-        term: u64,
-        domain: u32,
-        attempt: u32,
-    ) -> io::Result<()> {
-        // If the lease lapsed, another node may have begun the next attempt already.
-        let is_mine = self.holds_domain(file, term, domain);
-        self.domains.lock().remove(&(file, term, domain));
-        if !is_mine {
-            return Ok(());
-        }
-        let name = Name::Domain {
-            term,
-            domain,
-            attempt,
-        };
-        self.remove_names(file, [name])
-    }
-
-    /// Makes a link whose existence is its meaning.
-    fn mark(&self, dir: BorrowedFd<'_>, name: Name) -> io::Result<()> {
-        Ok(sys::ensure_link(
-            dir,
-            &name.to_string(),
-            &self.me().to_string(),
-        )?)
-    }
+/// Makes a link whose existence is its meaning.
+pub(super) fn mark(dir: BorrowedFd<'_>, name: Name, me: Owner) -> io::Result<()> {
+    Ok(sys::ensure_link(dir, &name.to_string(), &me.to_string())?)
 }
 
 /// The first term number of a new directory. Later directories of the same file get higher numbers

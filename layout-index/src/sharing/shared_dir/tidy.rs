@@ -13,17 +13,18 @@
 //! could be taken again. Terms are removed last, the oldest first, and each before its end mark.
 //! Wherever the cleanup stops, the next node that tidies finds the rest.
 
-use super::files::error_in_file;
+use super::dirs::{error_in_file, list_dir};
 use super::lease::lease_lapsed;
 use super::names::{Listing, Name, Owner, names_of};
-use super::{SharedDir, sys};
+use super::sys;
+use super::terms::Terms;
 use crate::beneath::remove_from;
 use crate::types::FileId;
 use nix::errno::Errno;
 use std::io;
 use std::os::fd::AsFd;
 
-impl SharedDir {
+impl Terms {
     /// Returns true when the term is over and all that belonged to it is gone, most often with the
     /// directory. Otherwise the term is still held.
     pub fn tidy(&self, file: FileId, term: u64) -> io::Result<bool> {
@@ -33,8 +34,8 @@ impl SharedDir {
         let Some(dir) = self.dirs.open(file, false)? else {
             return Ok(true);
         };
-        let listing = self.list_at(dir.as_fd())?;
-        if listing.terms.get(&term) != Some(&self.me()) || listing.is_over(term) {
+        let listing = list_dir(dir.as_fd())?;
+        if listing.terms.get(&term) != Some(&self.membership.me()) || listing.is_over(term) {
             return Err(lease_lapsed());
         }
         if listing.terms.keys().any(|other| *other > term) {
@@ -65,7 +66,7 @@ impl SharedDir {
         names.extend(orphans.map(|end| Name::Ended(*end)));
         if all {
             // From here on this node does not hold the term any more.
-            self.terms.lock().remove(&file);
+            self.held.lock().remove(&file);
             names.extend([Name::Term(term), Name::Ended(term)]);
         }
         for name in names {

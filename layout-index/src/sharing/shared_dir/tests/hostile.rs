@@ -68,7 +68,7 @@ fn a_link_in_the_place_of_a_file_s_directory_leads_nowhere() {
             a.announce(FILE).map(drop),
             a.append_layout(FILE, 0, 0, b"x", Forever),
             a.read_layout(FILE, NodeId(1), 0, 0, 9).map(drop),
-            a.take_term(FILE).map(drop),
+            a.terms.take_term(FILE).map(drop),
             a.put_plan(FILE, 1, b"x"),
             a.remove_layout(FILE, NodeId(1), 0, None),
         ] {
@@ -205,9 +205,9 @@ fn strange_names_are_listed_and_left_alone() {
     let mut expected = strange.to_vec();
     expected.sort();
     assert_eq!(found, expected);
-    let term = mine(a.take_term(FILE).unwrap());
+    let term = mine(a.terms.take_term(FILE).unwrap());
     a.fulfil(FILE, &[announcement]).unwrap();
-    assert!(!a.tidy(FILE, term).unwrap());
+    assert!(!a.terms.tidy(FILE, term).unwrap());
     assert_eq!(bench.names().len(), strange.len() + 1);
 }
 
@@ -236,9 +236,9 @@ fn seals_of_others_are_no_seals() {
     assert_eq!(listing.seal_of(layout), None);
     assert_eq!(listing.strange.len(), 15, "{:?}", listing.strange);
     // None of them is touched, not even by the holder that tidies.
-    let term = mine(a.take_term(FILE).unwrap());
+    let term = mine(a.terms.take_term(FILE).unwrap());
     a.remove_layout(FILE, NodeId(1), 7, None).unwrap();
-    assert!(!a.tidy(FILE, term).unwrap());
+    assert!(!a.terms.tidy(FILE, term).unwrap());
     let left = a.list(FILE).unwrap().unwrap();
     assert_eq!(left.strange.len(), 15, "{:?}", left.strange);
 
@@ -260,25 +260,25 @@ fn seals_of_others_are_no_seals() {
 fn what_stands_in_the_way_of_a_link_is_named() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let term = mine(a.take_term(FILE).unwrap());
-    a.end_term(FILE, term).unwrap();
+    let term = mine(a.terms.take_term(FILE).unwrap());
+    a.terms.end_term(FILE, term).unwrap();
     let name = format!("c.{:x}", term + 1);
     fifo(&bench.of_file(&name));
-    let said = a.take_term(FILE).unwrap_err().to_string();
+    let said = a.terms.take_term(FILE).unwrap_err().to_string();
     assert!(said.contains(&name) && said.contains("remove it"), "{said}");
     std::fs::remove_file(bench.of_file(&name)).unwrap();
     symlink("elsewhere", bench.of_file(&name)).unwrap();
-    a.take_term(FILE).unwrap_err();
+    a.terms.take_term(FILE).unwrap_err();
     std::fs::remove_file(bench.of_file(&name)).unwrap();
-    let term = mine(a.take_term(FILE).unwrap());
+    let term = mine(a.terms.take_term(FILE).unwrap());
     a.put_plan(FILE, term, b"x").unwrap();
     std::fs::create_dir(bench.of_file(&format!("d.{term:x}.0.0"))).unwrap();
-    a.take_domain(FILE, term, 0).unwrap_err();
+    a.domains.take_domain(FILE, term, 0).unwrap_err();
     // No term can follow the highest number there is.
     let highest = bench.of_file("c.ffffffffffffffff");
     symlink(owner(9, 9).to_string(), &highest).unwrap();
-    a.end_term(FILE, term).unwrap();
-    let said = a.take_term(FILE).unwrap_err().to_string();
+    a.terms.end_term(FILE, term).unwrap();
+    let said = a.terms.take_term(FILE).unwrap_err().to_string();
     assert!(said.contains("c.ffffffffffffffff"), "{said}");
 }
 
@@ -315,8 +315,8 @@ fn damaged_records_of_nodes_are_reported_and_stop_no_node() {
             }
         }
     }
-    let term = mine(a.take_term(FILE).unwrap());
-    a.end_term(FILE, term).unwrap();
+    let term = mine(a.terms.take_term(FILE).unwrap());
+    a.terms.end_term(FILE, term).unwrap();
 }
 
 #[test]

@@ -103,25 +103,25 @@ fn a_paused_node_loses_its_lease_and_what_it_held() {
     let bench = Bench::new();
     let a = bench.node(1);
     let tenure = a.membership.lease().tenure().unwrap();
-    let term = mine(a.take_term(FILE).unwrap());
+    let term = mine(a.terms.take_term(FILE).unwrap());
     bench.hand.forward(LEASE / 4);
     a.membership.heartbeat().unwrap();
     bench.hand.forward(LEASE / 4);
-    assert!(a.membership.lease().is_held_since(tenure) && a.holds_term(FILE, term));
+    assert!(a.membership.lease().is_held_since(tenure) && a.terms.holds_term(FILE, term));
     bench.hand.forward(LEASE / 4);
-    assert!(!a.membership.lease().tenure().is_some() && !a.holds_term(FILE, term));
+    assert!(!a.membership.lease().tenure().is_some() && !a.terms.holds_term(FILE, term));
     for refused in [
-        a.take_term(FILE).map(drop),
+        a.terms.take_term(FILE).map(drop),
         a.put_plan(FILE, term, b"late"),
-        a.take_domain(FILE, term, 0).map(drop),
+        a.domains.take_domain(FILE, term, 0).map(drop),
     ] {
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
     a.membership.heartbeat().unwrap();
     assert!(a.membership.lease().tenure().is_some());
-    assert!(!a.membership.lease().is_held_since(tenure) && !a.holds_term(FILE, term));
+    assert!(!a.membership.lease().is_held_since(tenure) && !a.terms.holds_term(FILE, term));
     // The node's own old term does not stand in its way.
-    assert_eq!(mine(a.take_term(FILE).unwrap()), term + 1);
+    assert_eq!(mine(a.terms.take_term(FILE).unwrap()), term + 1);
     assert_eq!(a.list(FILE).unwrap().unwrap().ended, [term].into());
 }
 

@@ -7,17 +7,17 @@ use std::time::Instant;
 fn a_term_is_held_until_it_ends_and_the_next_follows() {
     let bench = Bench::new();
     let (a, b) = (bench.node(1), bench.node(2));
-    let first = mine(a.take_term(FILE).unwrap());
-    assert!(a.holds_term(FILE, first) && !b.holds_term(FILE, first));
-    assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
-    assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
-    assert_eq!(b.highest_term(FILE).unwrap(), Some((first, a.me())));
-    b.end_term(FILE, first).unwrap();
-    assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
-    a.end_term(FILE, first).unwrap();
-    a.end_term(FILE, first).unwrap();
-    assert!(!a.holds_term(FILE, first));
-    assert_eq!(mine(b.take_term(FILE).unwrap()), first + 1);
+    let first = mine(a.terms.take_term(FILE).unwrap());
+    assert!(a.terms.holds_term(FILE, first) && !b.terms.holds_term(FILE, first));
+    assert_eq!(b.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    assert_eq!(a.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    assert_eq!(b.terms.highest_term(FILE).unwrap(), Some((first, a.me())));
+    b.terms.end_term(FILE, first).unwrap();
+    assert_eq!(b.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    a.terms.end_term(FILE, first).unwrap();
+    a.terms.end_term(FILE, first).unwrap();
+    assert!(!a.terms.holds_term(FILE, first));
+    assert_eq!(mine(b.terms.take_term(FILE).unwrap()), first + 1);
 }
 
 /// Of several nodes that try to take a term at the same time, exactly one may write.
@@ -33,7 +33,7 @@ fn of_two_who_race_one_wins() {
                 .map(|node| {
                     scope.spawn(|| {
                         barrier.wait();
-                        match node.take_term(FILE).unwrap() {
+                        match node.terms.take_term(FILE).unwrap() {
                             TermAttempt::Mine(term) => Some(term.number),
                             TermAttempt::Held(_) => None,
                         }
@@ -45,11 +45,14 @@ fn of_two_who_race_one_wins() {
         let [winner] = won.iter().flatten().collect::<Vec<_>>()[..] else {
             panic!("round {round}: {won:?}");
         };
-        let node = nodes.iter().find(|n| n.holds_term(FILE, *winner)).unwrap();
+        let node = nodes
+            .iter()
+            .find(|n| n.terms.holds_term(FILE, *winner))
+            .unwrap();
         if round % 2 == 0 {
-            node.tidy(FILE, *winner).unwrap();
+            node.terms.tidy(FILE, *winner).unwrap();
         }
-        node.end_term(FILE, *winner).unwrap();
+        node.terms.end_term(FILE, *winner).unwrap();
     }
 }
 
@@ -68,7 +71,7 @@ fn never_two_at_once() {
                 let deadline = Instant::now() + Duration::from_secs(60);
                 while taken.load(SeqCst) < 2000 {
                     assert!(Instant::now() < deadline, "no progress");
-                    let term = match node.take_term(FILE) {
+                    let term = match node.terms.take_term(FILE) {
                         Ok(TermAttempt::Mine(term)) => term.number,
                         Ok(TermAttempt::Held(_)) => continue,
                         Err(e) if e.kind() == io::ErrorKind::ResourceBusy => continue,
@@ -80,9 +83,9 @@ fn never_two_at_once() {
                     // The term is ended, or tidied and ended, or removed with everything else.
                     let (tidy, end) =
                         [(false, true), (true, true), (true, false)][count as usize % 3];
-                    let is_gone = tidy && node.tidy(FILE, term).unwrap();
+                    let is_gone = tidy && node.terms.tidy(FILE, term).unwrap();
                     if end || !is_gone {
-                        node.end_term(FILE, term).unwrap();
+                        node.terms.end_term(FILE, term).unwrap();
                     }
                 }
             });
@@ -97,53 +100,54 @@ fn a_stale_listing_is_given_up() {
     let (a, b) = (bench.node(1), bench.node(2));
     let claim = |seen: &Listing| {
         let dir = b.dirs.open(FILE, true).unwrap().unwrap();
-        b.claim(
-            FILE,
-            dir.as_fd(),
-            seen,
-            b.membership.lease().tenure().unwrap(),
-        )
-        .unwrap()
+        b.terms
+            .claim(
+                FILE,
+                dir.as_fd(),
+                seen,
+                b.membership.lease().tenure().unwrap(),
+            )
+            .unwrap()
     };
-    let first = mine(a.take_term(FILE).unwrap());
-    a.end_term(FILE, first).unwrap();
+    let first = mine(a.terms.take_term(FILE).unwrap());
+    a.terms.end_term(FILE, first).unwrap();
     a.announce(FILE).unwrap();
     let stale = b.list(FILE).unwrap().unwrap();
 
     // First the next term exists; then there is another one, and links are removed and made again
     // where the old ones were.
-    let second = mine(a.take_term(FILE).unwrap());
+    let second = mine(a.terms.take_term(FILE).unwrap());
     assert_eq!(claim(&stale), Some(TermAttempt::Held(a.me())));
-    a.end_term(FILE, second).unwrap();
-    let third = mine(a.take_term(FILE).unwrap());
+    a.terms.end_term(FILE, second).unwrap();
+    let third = mine(a.terms.take_term(FILE).unwrap());
     // As if the second term had been given up.
     std::fs::remove_file(bench.of_file(&format!("c.{second:x}"))).unwrap();
     assert_eq!(claim(&stale), None);
     let terms = b.list(FILE).unwrap().unwrap().terms;
     assert_eq!(terms.into_keys().collect::<Vec<_>>(), [first, third]);
-    a.tidy(FILE, third).unwrap();
+    a.terms.tidy(FILE, third).unwrap();
     assert_eq!(b.list(FILE).unwrap().unwrap().terms.len(), 1);
     assert_eq!(claim(&stale), None);
     // The claim is given up even when that term has ended too: its number is higher.
-    a.end_term(FILE, third).unwrap();
+    a.terms.end_term(FILE, third).unwrap();
     assert_eq!(claim(&stale), None);
     symlink(a.me().to_string(), bench.of_file(&format!("c.{first:x}"))).unwrap();
     assert_eq!(claim(&stale), None);
     std::fs::remove_file(bench.of_file(&format!("c.{first:x}"))).unwrap();
-    assert_eq!(b.highest_term(FILE).unwrap(), Some((third, a.me())));
-    assert!(!b.holds_term(FILE, first + 1));
+    assert_eq!(b.terms.highest_term(FILE).unwrap(), Some((third, a.me())));
+    assert!(!b.terms.holds_term(FILE, first + 1));
 
     // The directory was removed and made again.
-    let fourth = mine(a.take_term(FILE).unwrap());
+    let fourth = mine(a.terms.take_term(FILE).unwrap());
     let announcements = a.list(FILE).unwrap().unwrap().announcements;
     a.fulfil(FILE, &announcements).unwrap();
-    assert!(a.tidy(FILE, fourth).unwrap());
+    assert!(a.terms.tidy(FILE, fourth).unwrap());
     assert_eq!(a.change_token(FILE).unwrap(), None);
     assert_eq!(claim(&stale), None);
-    let fifth = mine(a.take_term(FILE).unwrap());
+    let fifth = mine(a.terms.take_term(FILE).unwrap());
     assert!(fifth != fourth && fifth != fourth + 1);
     assert_eq!(claim(&stale), None);
-    assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    assert_eq!(b.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
 }
 
 /// A node that died between making its link and listing the directory again must not make room for
@@ -152,13 +156,13 @@ fn a_stale_listing_is_given_up() {
 fn a_link_of_a_dead_claimant_does_not_hide_a_live_holder() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let held = mine(a.take_term(FILE).unwrap());
+    let held = mine(a.terms.take_term(FILE).unwrap());
     let dead = owner(9, 9).to_string();
     symlink(&dead, bench.of_file(&format!("c.{:x}", held + 50))).unwrap();
     let b = bench.node(2);
-    assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
-    a.end_term(FILE, held).unwrap();
-    assert_eq!(mine(b.take_term(FILE).unwrap()), held + 51);
+    assert_eq!(b.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    a.terms.end_term(FILE, held).unwrap();
+    assert_eq!(mine(b.terms.take_term(FILE).unwrap()), held + 51);
 }
 
 /// A silent holder is replaced after its lease and not before; its term is not resumed.
@@ -167,26 +171,26 @@ fn a_dead_holder_is_replaced_after_its_lease() {
     let bench = Bench::new();
     let theirs = Hand::default();
     let (a, b) = (bench.by(1, 1, &theirs), bench.node(2));
-    let held = mine(a.take_term(FILE).unwrap());
+    let held = mine(a.terms.take_term(FILE).unwrap());
     let beat = |by: Duration| {
         bench.hand.forward(by);
         b.membership.heartbeat().unwrap();
     };
-    assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    assert_eq!(b.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     beat(LEASE - Duration::from_millis(1));
-    assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    assert_eq!(b.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     // By its own clock the old holder stopped long ago.
     theirs.forward(LEASE / 2);
-    assert!(!a.holds_term(FILE, held));
+    assert!(!a.terms.holds_term(FILE, held));
     beat(Duration::from_millis(1));
-    assert_eq!(mine(b.take_term(FILE).unwrap()), held + 1);
+    assert_eq!(mine(b.terms.take_term(FILE).unwrap()), held + 1);
     a.membership.heartbeat().unwrap();
-    assert!(!a.holds_term(FILE, held));
-    assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
+    assert!(!a.terms.holds_term(FILE, held));
+    assert_eq!(a.terms.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
     // A late action of the old holder does not harm its successor.
-    a.end_term(FILE, held).unwrap();
-    assert!(b.holds_term(FILE, held + 1));
-    assert_eq!(a.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
+    a.terms.end_term(FILE, held).unwrap();
+    assert!(b.terms.holds_term(FILE, held + 1));
+    assert_eq!(a.terms.take_term(FILE).unwrap(), TermAttempt::Held(b.me()));
 }
 
 /// Uses the real clock, in real time. A busy machine does not stand still for half of this lease.
@@ -196,12 +200,12 @@ fn a_dead_holder_is_replaced_in_time() {
     let lease = Duration::from_secs(3);
     let join = |id| SharedDir::join(bench.backing(), owner(id, 1), "n", lease).unwrap();
     let a = join(1);
-    let held = mine(a.take_term(FILE).unwrap());
+    let held = mine(a.terms.take_term(FILE).unwrap());
     let begin = Instant::now();
     let b = join(2);
     loop {
         b.membership.heartbeat().unwrap();
-        if let TermAttempt::Mine(term) = b.take_term(FILE).unwrap() {
+        if let TermAttempt::Mine(term) = b.terms.take_term(FILE).unwrap() {
             assert_eq!(term.number, held + 1);
             assert!(!a.membership.lease().tenure().is_some());
             break;
@@ -216,13 +220,13 @@ fn a_dead_holder_is_replaced_in_time() {
 fn a_term_of_an_earlier_run_is_followed_at_once() {
     let bench = Bench::new();
     let (a, b) = (bench.run(1, 1), bench.node(2));
-    let held = mine(a.take_term(FILE).unwrap());
-    assert_eq!(b.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
+    let held = mine(a.terms.take_term(FILE).unwrap());
+    assert_eq!(b.terms.take_term(FILE).unwrap(), TermAttempt::Held(a.me()));
     let again = bench.run(1, 2);
-    assert_eq!(mine(again.take_term(FILE).unwrap()), held + 1);
+    assert_eq!(mine(again.terms.take_term(FILE).unwrap()), held + 1);
     let third = bench.run(1, 3);
     drop(third);
-    assert_eq!(mine(b.take_term(FILE).unwrap()), held + 2);
+    assert_eq!(mine(b.terms.take_term(FILE).unwrap()), held + 2);
 }
 
 /// A thread that takes a term is not disturbed by another thread that ends forgotten terms.
@@ -235,7 +239,7 @@ fn threads_of_one_node_take_a_term_once() {
         let won: Vec<u64> = std::thread::scope(|scope| {
             let take = || {
                 barrier.wait();
-                match a.take_term(FILE).unwrap() {
+                match a.terms.take_term(FILE).unwrap() {
                     TermAttempt::Mine(term) => Some(term.number),
                     TermAttempt::Held(_) => None,
                 }
@@ -256,7 +260,7 @@ fn threads_of_one_node_take_a_term_once() {
                 .next()
                 .is_none()
         );
-        a.end_term(FILE, won[0]).unwrap();
+        a.terms.end_term(FILE, won[0]).unwrap();
     }
 }
 
@@ -265,36 +269,40 @@ fn a_domain_is_done_by_one_and_taken_again_from_the_dead() {
     let bench = Bench::new();
     let theirs = Hand::default();
     let (a, b) = (bench.by(1, 1, &theirs), bench.node(2));
-    assert_eq!(a.take_domain(FILE, 5, 0).unwrap(), None, "no plan");
-    let term = mine(a.take_term(FILE).unwrap());
-    assert_eq!(a.take_domain(FILE, term, 0).unwrap(), None, "no plan yet");
+    assert_eq!(a.domains.take_domain(FILE, 5, 0).unwrap(), None, "no plan");
+    let term = mine(a.terms.take_term(FILE).unwrap());
+    assert_eq!(
+        a.domains.take_domain(FILE, term, 0).unwrap(),
+        None,
+        "no plan yet"
+    );
     assert!(a.list(FILE).unwrap().unwrap().domains.is_empty());
     a.put_plan(FILE, term, b"plan").unwrap();
-    assert_eq!(a.take_domain(FILE, term, 0).unwrap(), Some(0));
-    assert!(a.holds_domain(FILE, term, 0) && !b.holds_domain(FILE, term, 0));
-    assert_eq!(a.take_domain(FILE, term, 0).unwrap(), None);
-    assert_eq!(b.take_domain(FILE, term, 0).unwrap(), None);
-    assert_eq!(b.take_domain(FILE, term, 1).unwrap(), Some(0));
-    b.mark_domain_done(FILE, term, 1).unwrap();
-    assert_eq!(a.take_domain(FILE, term, 1).unwrap(), None);
+    assert_eq!(a.domains.take_domain(FILE, term, 0).unwrap(), Some(0));
+    assert!(a.domains.holds_domain(FILE, term, 0) && !b.domains.holds_domain(FILE, term, 0));
+    assert_eq!(a.domains.take_domain(FILE, term, 0).unwrap(), None);
+    assert_eq!(b.domains.take_domain(FILE, term, 0).unwrap(), None);
+    assert_eq!(b.domains.take_domain(FILE, term, 1).unwrap(), Some(0));
+    b.domains.mark_domain_done(FILE, term, 1).unwrap();
+    assert_eq!(a.domains.take_domain(FILE, term, 1).unwrap(), None);
     // It failed on that node.
-    assert_eq!(b.take_domain(FILE, term, 2).unwrap(), Some(0));
-    b.give_up_domain(FILE, term, 2, 0).unwrap();
-    assert_eq!(a.take_domain(FILE, term, 2).unwrap(), Some(0));
+    assert_eq!(b.domains.take_domain(FILE, term, 2).unwrap(), Some(0));
+    b.domains.give_up_domain(FILE, term, 2, 0).unwrap();
+    assert_eq!(a.domains.take_domain(FILE, term, 2).unwrap(), Some(0));
     // The other node is dead.
     bench.hand.forward(LEASE);
     b.membership.heartbeat().unwrap();
-    assert_eq!(b.take_domain(FILE, term, 0).unwrap(), Some(1));
-    assert_eq!(b.take_domain(FILE, term, 0).unwrap(), None);
+    assert_eq!(b.domains.take_domain(FILE, term, 0).unwrap(), Some(1));
+    assert_eq!(b.domains.take_domain(FILE, term, 0).unwrap(), None);
     theirs.forward(LEASE);
     a.membership.heartbeat().unwrap();
     assert!(
-        !a.holds_domain(FILE, term, 0),
+        !a.domains.holds_domain(FILE, term, 0),
         "it does not go on when it wakes"
     );
     // Giving the domain up late does not take it from its successor.
-    a.give_up_domain(FILE, term, 0, 0).unwrap();
-    assert_eq!(a.take_domain(FILE, term, 0).unwrap(), None);
+    a.domains.give_up_domain(FILE, term, 0, 0).unwrap();
+    assert_eq!(a.domains.take_domain(FILE, term, 0).unwrap(), None);
     let listing = a.list(FILE).unwrap().unwrap();
     assert_eq!(listing.done, [(term, 1)].into());
     assert!(listing.domains.contains(&(term, 0, 0)));

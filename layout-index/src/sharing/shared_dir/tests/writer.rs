@@ -153,10 +153,10 @@ fn a_seal_without_a_layout_is_tidied_away() {
     let (a, b) = (bench.node(1), bench.node(2));
     a.append_layout(FILE, 0, 0, b"first", Forever).unwrap();
     a.seal_layout(FILE, 0, 5).unwrap();
-    let term = mine(b.take_term(FILE).unwrap());
-    assert!(!b.tidy(FILE, term).unwrap(), "there is a layout");
+    let term = mine(b.terms.take_term(FILE).unwrap());
+    assert!(!b.terms.tidy(FILE, term).unwrap(), "there is a layout");
     assert!(bench.names().iter().any(|name| name.starts_with("s.")));
     a.remove_layout(FILE, NodeId(1), 0, None).unwrap();
-    assert!(b.tidy(FILE, term).unwrap());
+    assert!(b.terms.tidy(FILE, term).unwrap());
     assert!(!bench.of_file("").exists(), "{:?}", bench.names());
 }
