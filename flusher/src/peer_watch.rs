@@ -42,12 +42,7 @@ struct Requests {
 }
 
 pub(crate) async fn watch_peers(engine: Arc<EngineState>, shared_files: Arc<SharedFiles>) {
-    let lease = shared_files
-        .peers
-        .shared_dir()
-        .membership()
-        .lease()
-        .length();
+    let lease = shared_files.peers.shared_dir().membership().lease_length();
     let mut ring = Ring::default();
     let mut requests = Requests::default();
     let mut checked = Instant::now();
@@ -167,10 +162,10 @@ fn check_heartbeats(
     shared_files: &SharedFiles,
     ring: &mut Ring,
 ) -> io::Result<()> {
-    let shared_dir = shared_files.peers.shared_dir();
-    let stale = 4 * shared_dir.membership().lease().length();
+    let membership = shared_files.peers.shared_dir().membership();
+    let stale = 4 * membership.lease_length();
     if ring.read.is_none_or(|at| at.elapsed() >= stale) {
-        let nodes = shared_dir.membership().nodes()?;
+        let nodes = membership.nodes()?;
         let known = nodes.into_iter().filter_map(|node| {
             let run = node.state.ok()?.run;
             Some((node.id, Owner { id: node.id, run }))
@@ -178,14 +173,14 @@ fn check_heartbeats(
         ring.nodes = known.collect();
         ring.read = Some(Instant::now());
     }
-    let me = shared_dir.me().id;
+    let me = membership.me().id;
     let after = ring
         .nodes
         .range((std::ops::Bound::Excluded(me), std::ops::Bound::Unbounded));
     let around = after.chain(ring.nodes.range(..me));
     let mut dead = Vec::new();
     for (id, owner) in around {
-        if !shared_dir.membership().is_dead(*owner)? {
+        if !membership.is_dead(*owner)? {
             break;
         }
         dead.push(*id);
@@ -195,7 +190,7 @@ fn check_heartbeats(
         || !dead.is_empty()
             && ring
                 .read
-                .is_some_and(|at| at.elapsed() < shared_dir.membership().lease().length())
+                .is_some_and(|at| at.elapsed() < membership.lease_length())
     {
         take_over_dead(engine, shared_files, &dead)?;
     }

@@ -56,9 +56,8 @@ pub(super) async fn run_round(
     if held.is_none() {
         // A plan from an earlier term is finished by the current holder.
         let id = file.id();
-        let highest = job
-            .with_shared_dir(move |dir| dir.terms().highest_term(id))
-            .await?;
+        let find = move |dir: &SharedDir| dir.terms().highest_term(id);
+        let highest = job.with_shared_dir(find).await?;
         let current = highest.map(|(term, _)| term);
         if view.plan().is_none_or(|plan| Some(plan.term) != current) {
             return Ok(Round::Others);
@@ -223,13 +222,11 @@ impl RoundJob {
         let mark = move || {
             // After this node's lease has ended another node may be writing the domain. A late mark
             // would let the next round begin beside that.
-            if !job.shared_dir().domains().holds_domain(id, term, domain) {
+            let domains = job.shared_dir().domains();
+            if !domains.holds_domain(id, term, domain) {
                 return Err(job.lease_expired());
             }
-            let marked = job
-                .shared_dir()
-                .domains()
-                .mark_domain_done(id, term, domain);
+            let marked = domains.mark_domain_done(id, term, domain);
             marked.map_err(job.shared_dir_error())
         };
         writer.sync_then(mark).await

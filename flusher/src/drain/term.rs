@@ -19,10 +19,8 @@ impl Held {
     /// Whether this node may still write the canonical file. Must be called right before each
     /// write.
     pub fn holds(&self) -> bool {
-        self.peers
-            .shared_dir()
-            .terms()
-            .holds_term(self.file, self.term)
+        let terms = self.peers.shared_dir().terms();
+        terms.holds_term(self.file, self.term)
     }
 }
 
@@ -30,16 +28,16 @@ impl Drop for Held {
     fn drop(&mut self) {
         let (peers, file, term) = (self.peers.clone(), self.file, self.term);
         let end = move || {
-            let shared_dir = peers.shared_dir();
-            let gone = match shared_dir.terms().holds_term(file, term) {
-                true => shared_dir.terms().tidy(file, term),
+            let terms = peers.shared_dir().terms();
+            let gone = match terms.holds_term(file, term) {
+                true => terms.tidy(file, term),
                 false => Ok(false),
             };
             let ended = gone.and_then(|gone| {
                 if gone {
                     Ok(())
                 } else {
-                    shared_dir.terms().end_term(file, term)
+                    terms.end_term(file, term)
                 }
             });
             if let Err(error) = ended {

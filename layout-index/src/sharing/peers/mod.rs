@@ -153,7 +153,7 @@ impl Peers {
     }
 
     fn beat(&self) {
-        let turn = self.shared_dir.membership().lease().length() / 4;
+        let turn = self.shared_dir.membership().lease_length() / 4;
         let mut beating = self.beating.lock();
         while !beating.stopped {
             self.stop.wait_for(&mut beating, turn);

@@ -128,6 +128,19 @@ impl Dirs {
         ))
     }
 
+    /// Like [`Dirs::in_dir`] for a directory that is there. `None` if it, or what `act` looks for in
+    /// it, is missing.
+    pub fn in_present_dir<T>(
+        &self,
+        file: FileId,
+        act: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
+        match self.in_dir(file, false, act) {
+            Err(e) if is_missing(&e) => Ok(None),
+            done => done,
+        }
+    }
+
     fn keep_open(&self, file: FileId, dir: OwnedFd) -> Arc<OwnedFd> {
         let dir = Arc::new(dir);
         let mut held = self.held.lock();

@@ -7,7 +7,7 @@
 //! *Killed in between*: the link is there and its owner is dead, and other nodes begin the next
 //! attempt after the lease.
 
-use super::dirs::{Dirs, is_missing};
+use super::dirs::Dirs;
 use super::lease::Tenure;
 use super::membership::Membership;
 use super::names::Name;
@@ -40,8 +40,8 @@ impl Domains {
     /// Takes a domain of a plan, and returns the number of the attempt. `None` if the domain is
     /// done, a living node is doing it, or the plan is gone.
     pub fn take_domain(&self, file: FileId, term: u64, domain: u32) -> io::Result<Option<u32>> {
-        let tenure = self.membership.lease().require()?;
-        let taken = self.dirs.in_dir(file, false, |dir| {
+        let tenure = self.membership.lease.require()?;
+        let taken = self.dirs.in_present_dir(file, |dir| {
             let done = Name::Done { term, domain }.to_string();
             let mut attempt: u32 = 0;
             loop {
@@ -54,7 +54,7 @@ impl Domains {
                     attempt,
                 };
                 let name = name.to_string();
-                match sys::link(dir, &name, &self.membership.me().to_string()) {
+                match sys::link(dir, &name, &self.membership.me.to_string()) {
                     Ok(()) => {
                         // The holder that tidies removes the plan before the marks of done domains.
                         let plan = Name::Plan(term).to_string();
@@ -72,7 +72,7 @@ impl Domains {
                     Err(e) => return Err(e.into()),
                 }
                 if let Some(owner) = read_owner(file, dir, &name)? {
-                    let alive = if owner == self.membership.me() {
+                    let alive = if owner == self.membership.me {
                         self.holds_domain(file, term, domain)
                     } else {
                         !self.membership.is_dead(owner)?
@@ -84,31 +84,24 @@ impl Domains {
                 }
             }
         });
-        match taken {
-            Err(e) if is_missing(&e) => Ok(None),
-            taken => taken.map(Option::flatten),
-        }
+        taken.map(Option::flatten)
     }
 
     /// Whether this node may write the units of a domain that it took. Must be checked before every
     /// write; makes no system call on a file.
     pub fn holds_domain(&self, file: FileId, term: u64, domain: u32) -> bool {
         let taken = self.held.lock().get(&(file, term, domain)).copied();
-        taken.is_some_and(|tenure| self.membership.lease().is_held_since(tenure))
+        taken.is_some_and(|tenure| self.membership.lease.is_held_since(tenure))
     }
 
     /// Marks a domain as done. All of it must be in the canonical file, synced.
     pub fn mark_domain_done(&self, file: FileId, term: u64, domain: u32) -> io::Result<()> {
         let done = Name::Done { term, domain };
-        let marked = self
-            .dirs
-            .in_dir(file, false, |dir| mark(dir, done, self.membership.me()));
+        // The plan may have been finished and tidied away by other nodes.
+        let dirs = &self.dirs;
+        let marked = dirs.in_present_dir(file, |dir| mark(dir, done, self.membership.me));
         self.held.lock().remove(&(file, term, domain));
-        match marked {
-            // The plan was finished and tidied away by other nodes.
-            Err(e) if is_missing(&e) => Ok(()),
-            marked => marked.map(drop),
-        }
+        marked.map(drop)
     }
 
     /// Gives a domain up after a failure, so that another node, or this one again, can take it.

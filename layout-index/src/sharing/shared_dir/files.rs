@@ -17,7 +17,7 @@ use super::dirs::error_in_file;
 use super::names::{Announcement, Listing, Name, names_of};
 use super::roots::not_ours;
 use super::writer::Patience;
-use super::{SharedDir, dirs, sys};
+use super::{SharedDir, sys};
 use crate::beneath::{open_seen, remove_from, sync_open};
 use crate::types::{FileId, NodeId};
 use nix::errno::Errno;
@@ -257,13 +257,13 @@ impl SharedDir {
         if bytes.len() as u64 > MOST_BYTES {
             return Err(error_in_file(file, &name, too_long(bytes.len() as u64)));
         }
-        let tenure = self.membership.lease().require()?;
+        let tenure = self.membership.lease.require()?;
         let bytes: Arc<[u8]> = bytes.into();
         let put = self.dirs.in_dir(file, true, |dir| {
             let (temporary, _) = self
                 .writer
                 .write_temporary(dir, &bytes, Patience::Forever)?;
-            let put = match self.membership.lease().is_held_since(tenure) {
+            let put = match self.membership.lease.is_held_since(tenure) {
                 true => sys::rename(dir, &temporary, &name).map_err(Into::into),
                 false => Err(super::lease::lease_lapsed()),
             };
@@ -291,14 +291,11 @@ impl SharedDir {
         read: impl Fn(&File, u64) -> io::Result<Vec<u8>>,
     ) -> io::Result<Option<Vec<u8>>> {
         let name = name.to_string();
-        let found = self.dirs.in_dir(file, false, |dir| {
+        let found = self.dirs.in_present_dir(file, |dir| {
             let (open, meta) = open_seen(dir, &name, OFlag::O_RDONLY, Some(self.roots.uid))?;
             read(&open, meta.len())
         });
-        match found {
-            Err(e) if dirs::is_missing(&e) => Ok(None),
-            found => found.map_err(|e| error_in_file(file, &name, e)),
-        }
+        found.map_err(|e| error_in_file(file, &name, e))
     }
 }
 

@@ -43,35 +43,19 @@ struct LastHeartbeat {
     tenure: u64,
 }
 
-pub struct Lease {
+pub(super) struct Lease {
     length: Duration,
     clock: Clock,
     last: Mutex<LastHeartbeat>,
 }
 
 impl Lease {
-    pub(super) fn new(length: Duration, clock: Clock) -> io::Result<Lease> {
-        if length.is_zero() || length > LONGEST_LEASE {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "a lease of {length:?} is not between 1 ms and {LONGEST_LEASE:?}: choose another"
-                ),
-            ));
-        }
-        Ok(Lease {
+    pub fn new(length: Duration, clock: Clock) -> Lease {
+        let last = Mutex::default();
+        Lease {
             length,
             clock,
-            last: Mutex::default(),
-        })
-    }
-
-    /// The lease of a handle that is open for inspection: it never holds.
-    pub(super) fn none() -> Lease {
-        Lease {
-            length: Duration::ZERO,
-            clock: boottime(),
-            last: Mutex::default(),
+            last,
         }
     }
 
@@ -79,12 +63,12 @@ impl Lease {
         self.length
     }
 
-    pub(super) fn now(&self) -> Duration {
+    pub fn now(&self) -> Duration {
         (self.clock)()
     }
 
     /// Extends the lease after a heartbeat that succeeded.
-    pub(super) fn extend(&self, began: Duration) {
+    pub fn extend(&self, began: Duration) {
         let now = self.now();
         let mut last = self.last.lock();
         if !last.began.is_some_and(|began| self.is_recent(began, now)) {
@@ -93,7 +77,7 @@ impl Lease {
         last.began = Some(began);
     }
 
-    pub(super) fn end(&self) {
+    pub fn end(&self) {
         self.last.lock().began = None;
     }
 
@@ -103,7 +87,7 @@ impl Lease {
 
     /// The present tenure, or `None` if the lease does not hold: less than half of the lease has
     /// passed since the last successful heartbeat began.
-    pub(super) fn tenure(&self) -> Option<Tenure> {
+    pub fn tenure(&self) -> Option<Tenure> {
         let last = self.last.lock();
         let is_held = self.is_recent(last.began?, self.now());
         is_held.then_some(Tenure(last.tenure))
@@ -111,11 +95,11 @@ impl Lease {
 
     /// Whether the lease holds and has held without a break since `tenure`. Must be checked before
     /// every write to a canonical file.
-    pub(super) fn is_held_since(&self, tenure: Tenure) -> bool {
+    pub fn is_held_since(&self, tenure: Tenure) -> bool {
         self.tenure() == Some(tenure)
     }
 
-    pub(super) fn require(&self) -> io::Result<Tenure> {
+    pub fn require(&self) -> io::Result<Tenure> {
         self.tenure().ok_or_else(lease_lapsed)
     }
 }

@@ -46,10 +46,10 @@ struct SeenHeartbeat {
 pub struct Membership {
     pub(super) roots: Arc<Roots>,
     writer: Arc<FileWriter>,
-    me: Owner,
+    pub(super) me: Owner,
     name: String,
     pub(super) standing: Standing,
-    lease: Lease,
+    pub(super) lease: Lease,
     /// The record file whose mtime is the heartbeat. Locked while a heartbeat is under way.
     record: Mutex<Option<OwnRecord>>,
     seen: Mutex<HashMap<NodeId, SeenHeartbeat>>,
@@ -80,8 +80,8 @@ impl Membership {
         self.me
     }
 
-    pub fn lease(&self) -> &Lease {
-        &self.lease
+    pub fn lease_length(&self) -> Duration {
+        self.lease.length()
     }
 
     /// Writes this node's record after the checks. From then on other nodes count on this node.

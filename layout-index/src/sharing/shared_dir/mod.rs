@@ -40,12 +40,11 @@ mod sys;
 mod terms;
 mod tidy;
 mod writer;
-mod writing;
 
 pub(crate) use append::AppendLock;
 pub use domains::Domains;
 pub use files::ChangeToken;
-pub use lease::{Lease, Tenure};
+pub use lease::Tenure;
 pub use membership::Membership;
 pub use names::{Announcement, Listing, Owner, names_of};
 pub use records::{NodeRecord, NodeState};
@@ -54,8 +53,9 @@ pub use terms::{Term, TermAttempt, Terms};
 pub use writer::{FileWriter, Patience, WRITE_ATTEMPTS};
 
 use crate::Placement;
+use crate::types::NodeId;
 use dirs::Dirs;
-use lease::boottime;
+use lease::{LONGEST_LEASE, Lease, boottime};
 use roots::Roots;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -115,7 +115,14 @@ impl SharedDir {
         standing: Standing,
         clock: lease::Clock,
     ) -> io::Result<SharedDir> {
-        let lease = Lease::new(lease, clock)?;
+        if lease.is_zero() || lease > LONGEST_LEASE {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "a lease of {lease:?} is not between 1 ms and {LONGEST_LEASE:?}: choose another"
+                ),
+            ));
+        }
         if !records::is_valid_name(name) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -125,6 +132,7 @@ impl SharedDir {
             ));
         }
         let roots = Roots::make(backing, me)?;
+        let lease = Lease::new(lease, clock);
         Ok(SharedDir::new(roots, me, name, standing, lease))
     }
 
@@ -134,8 +142,15 @@ impl SharedDir {
         let Some(roots) = Roots::find(backing)? else {
             return Ok(None);
         };
-        let (me, standing) = (Owner::NONE, Standing::default());
-        Ok(Some(SharedDir::new(roots, me, "", standing, Lease::none())))
+        let (id, lease) = (NodeId(0), Lease::new(Duration::ZERO, boottime()));
+        let me = Owner { id, run: 0 };
+        Ok(Some(SharedDir::new(
+            roots,
+            me,
+            "",
+            Standing::default(),
+            lease,
+        )))
     }
 
     fn new(roots: Roots, me: Owner, name: &str, standing: Standing, lease: Lease) -> SharedDir {

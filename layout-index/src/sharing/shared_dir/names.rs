@@ -23,14 +23,6 @@ pub struct Owner {
     pub run: u32,
 }
 
-impl Owner {
-    /// For handles that are open for inspection only.
-    pub(super) const NONE: Owner = Owner {
-        id: NodeId(0),
-        run: 0,
-    };
-}
-
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:08x}", self.id, self.run)
@@ -43,7 +35,7 @@ impl FromStr for Owner {
     fn from_str(text: &str) -> Result<Self, NotAName> {
         let (id, run) = text.split_once('.').ok_or(NotAName)?;
         let owner = Owner {
-            id: NodeId(hex_u64(id)?),
+            id: NodeId(hex(id)?),
             run: hex_u32(run)?,
         };
         (owner.to_string() == text).then_some(owner).ok_or(NotAName)
@@ -109,38 +101,36 @@ impl FromStr for Name {
         // the name invalid.
         let parts: Vec<&str> = text.splitn(5, '.').collect();
         let name = match parts[..] {
-            ["l", id, number] => Name::Layout(NodeId(hex_u64(id)?), hex_u32(number)?),
-            ["s", id, number, end] => {
-                Name::Seal(NodeId(hex_u64(id)?), hex_u32(number)?, hex_u64(end)?)
-            }
+            ["l", id, number] => Name::Layout(NodeId(hex(id)?), hex_u32(number)?),
+            ["s", id, number, end] => Name::Seal(NodeId(hex(id)?), hex_u32(number)?, hex(end)?),
             ["i", id, run, number] => Name::Announcement(Announcement {
                 owner: Owner {
-                    id: NodeId(hex_u64(id)?),
+                    id: NodeId(hex(id)?),
                     run: hex_u32(run)?,
                 },
-                number: hex_u64(number)?,
+                number: hex(number)?,
             }),
-            ["c", term] => Name::Term(hex_u64(term)?),
-            ["x", term] => Name::Ended(hex_u64(term)?),
-            ["p", term] => Name::Plan(hex_u64(term)?),
+            ["c", term] => Name::Term(hex(term)?),
+            ["x", term] => Name::Ended(hex(term)?),
+            ["p", term] => Name::Plan(hex(term)?),
             ["d", term, domain, attempt] => Name::Domain {
-                term: hex_u64(term)?,
+                term: hex(term)?,
                 domain: hex_u32(domain)?,
                 attempt: hex_u32(attempt)?,
             },
             ["f", term, domain] => Name::Done {
-                term: hex_u64(term)?,
+                term: hex(term)?,
                 domain: hex_u32(domain)?,
             },
-            ["b", term] => Name::Base(hex_u64(term)?),
-            ["t", id, number] => Name::Temporary(NodeId(hex_u64(id)?), hex_u64(number)?),
+            ["b", term] => Name::Base(hex(term)?),
+            ["t", id, number] => Name::Temporary(NodeId(hex(id)?), hex(number)?),
             _ => return Err(NotAName),
         };
         (name.to_string() == text).then_some(name).ok_or(NotAName)
     }
 }
 
-fn hex_u64(text: &str) -> Result<u64, NotAName> {
+fn hex(text: &str) -> Result<u64, NotAName> {
     u64::from_str_radix(text, 16).map_err(|_| NotAName)
 }
 

@@ -8,6 +8,7 @@ use super::names::{Name, Owner};
 use super::sys::{self, NameStat};
 use super::writer::{create_file, temporary_name};
 use crate::beneath::{DIRECTORY, entries, remove_from, step_down, step_into};
+use nix::errno::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -32,49 +33,47 @@ pub(super) struct Roots {
 impl Roots {
     /// Opens the directories for a node, and makes those that are missing.
     pub fn make(backing: OwnedFd, me: Owner) -> io::Result<Roots> {
-        let top = step_into(backing.as_fd(), TOP, DIRECTORY)?;
-        let nodes = step_into(top.as_fd(), NODES, DIRECTORY)?;
-        let notes = step_into(top.as_fd(), NOTES, DIRECTORY)?;
-        let my_notes = step_into(notes.as_fd(), &me.id.to_string(), DIRECTORY)?;
-        let files = step_into(top.as_fd(), FILES, DIRECTORY)?;
-        let uid = uid_of_new_files(nodes.as_fd(), me)?;
-        Roots {
-            backing,
-            top,
-            nodes,
-            notes,
-            my_notes: Some(my_notes),
-            files,
-            uid,
-        }
-        .checked()
+        let make = |dir: BorrowedFd<'_>, name: &str| step_into(dir, name, DIRECTORY).map(Some);
+        let mut roots = Roots::open(backing, make)?.ok_or(Errno::ENOENT)?;
+        roots.my_notes = make(roots.notes.as_fd(), &me.id.to_string())?;
+        roots.uid = uid_of_new_files(roots.nodes.as_fd(), me)?;
+        roots.checked()
     }
 
     /// Opens the directories for inspection. `None` if one is missing.
     pub fn find(backing: OwnedFd) -> io::Result<Option<Roots>> {
-        let Some(top) = step_down(backing.as_fd(), TOP, DIRECTORY)? else {
+        let find = |dir: BorrowedFd<'_>, name: &str| step_down(dir, name, DIRECTORY);
+        let Some(roots) = Roots::open(backing, find)? else {
             return Ok(None);
         };
-        let below = |name| step_down(top.as_fd(), name, DIRECTORY);
+        let me = nix::unistd::geteuid();
+        if !me.is_root() && roots.uid != me.as_raw() {
+            return Err(not_ours(TOP, roots.uid, 0o700, me.as_raw()));
+        }
+        roots.checked().map(Some)
+    }
+
+    fn open(
+        backing: OwnedFd,
+        step: impl Fn(BorrowedFd<'_>, &str) -> io::Result<Option<OwnedFd>>,
+    ) -> io::Result<Option<Roots>> {
+        let Some(top) = step(backing.as_fd(), TOP)? else {
+            return Ok(None);
+        };
+        let below = |name| step(top.as_fd(), name);
         let (Some(nodes), Some(notes), Some(files)) = (below(NODES)?, below(NOTES)?, below(FILES)?)
         else {
             return Ok(None);
         };
-        let uid = nix::sys::stat::fstat(&top)?.st_uid;
-        let me = nix::unistd::geteuid();
-        if !me.is_root() && uid != me.as_raw() {
-            return Err(not_ours(TOP, uid, 0o700, me.as_raw()));
-        }
-        let roots = Roots {
+        Ok(Some(Roots {
+            uid: nix::sys::stat::fstat(&top)?.st_uid,
             backing,
             top,
             nodes,
             notes,
             my_notes: None,
             files,
-            uid,
-        };
-        roots.checked().map(Some)
+        }))
     }
 
     fn checked(self) -> io::Result<Roots> {

@@ -74,8 +74,8 @@ impl Membership {
     pub(super) fn refuse_beside_living_copy(&self) -> io::Result<()> {
         let mut first = None;
         loop {
-            let before = self.lease().now();
-            let (state, heartbeat) = match read_record(&self.roots, self.me().id) {
+            let before = self.lease.now();
+            let (state, heartbeat) = match read_record(&self.roots, self.me.id) {
                 Ok(Some(found)) => found,
                 Ok(None) => return Ok(()),
                 // A damaged record is no evidence of a living copy, and is replaced.
@@ -87,10 +87,10 @@ impl Membership {
                 return Ok(());
             }
             let (seen, since) = *first.get_or_insert_with(|| {
-                let (node, id) = (&state.name, self.me().id);
-                let lease = state.lease.max(self.lease().length());
+                let (node, id) = (&state.name, self.me.id);
+                let lease = state.lease.max(self.lease.length());
                 tracing::info!(%node, %id, ?lease, "this store was elsewhere: is it still in use there?");
-                (heartbeat, self.lease().now())
+                (heartbeat, self.lease.now())
             });
             if seen != heartbeat {
                 return Err(io::Error::new(
@@ -102,7 +102,7 @@ impl Membership {
                     ),
                 ));
             }
-            if before.saturating_sub(since) >= state.lease.max(self.lease().length()) {
+            if before.saturating_sub(since) >= state.lease.max(self.lease.length()) {
                 return Ok(());
             }
             std::thread::sleep(PAUSE);
@@ -116,10 +116,10 @@ impl Membership {
             return Ok(Vec::new());
         }
         let others = self.nodes_with_other_targets()?;
-        let since = self.lease().now();
+        let since = self.lease.now();
         let longest = others.iter().map(|node| node.lease).max();
         // A living node sends a heartbeat every quarter of its lease.
-        while self.lease().now().saturating_sub(since) < longest.unwrap_or_default() / 2 {
+        while self.lease.now().saturating_sub(since) < longest.unwrap_or_default() / 2 {
             for other in &others {
                 match read_record(&self.roots, other.id)? {
                     Some((state, now)) if now != other.seen && !state.left => {
@@ -163,7 +163,7 @@ impl Membership {
             };
             let theirs = state.standing.targets;
             let differ = !theirs.is_empty() && theirs != self.standing.targets;
-            if id != self.me().id && !state.left && differ {
+            if id != self.me.id && !state.left && differ {
                 found.push(Differing {
                     id,
                     seen,

@@ -18,7 +18,7 @@
 //! The link is there and its owner is dead: other nodes take the next term after the lease, and the
 //! next run of the same node takes it at once.
 
-use super::dirs::{Dirs, error_in_file, is_missing, list_dir};
+use super::dirs::{Dirs, error_in_file, list_dir};
 use super::lease::{Tenure, lease_lapsed};
 use super::membership::Membership;
 use super::names::{Listing, Name, Owner};
@@ -71,11 +71,11 @@ impl Terms {
     /// Takes the next term of a file, if the last one is over. Makes the file's directory if it is
     /// missing.
     pub fn take_term(&self, file: FileId) -> io::Result<TermAttempt> {
-        let tenure = self.membership.lease().require()?;
+        let tenure = self.membership.lease.require()?;
         // A link that another thread has made and not yet decided on would look like a forgotten
         // one and be ended.
         if !self.taking.lock().insert(file) {
-            return Ok(TermAttempt::Held(self.membership.me()));
+            return Ok(TermAttempt::Held(self.membership.me));
         }
         let taken = self.take_next(file, tenure);
         self.taking.lock().remove(&file);
@@ -133,7 +133,7 @@ impl Terms {
             })?,
         };
         let name = Name::Term(number).to_string();
-        match sys::link(dir, &name, &self.membership.me().to_string()) {
+        match sys::link(dir, &name, &self.membership.me.to_string()) {
             Ok(()) => {}
             Err(Errno::EEXIST) => {
                 return read_owner(file, dir, &name).map(|o| o.map(TermAttempt::Held));
@@ -159,7 +159,7 @@ impl Terms {
         tenure: Tenure,
     ) -> io::Result<bool> {
         let again = list_dir(dir)?;
-        let is_there = again.terms.get(&number) == Some(&self.membership.me());
+        let is_there = again.terms.get(&number) == Some(&self.membership.me);
         let is_highest = again.terms.keys().all(|term| *term <= number);
         if !is_there || !is_highest || self.living_holder(&again, Some(number))?.is_some() {
             return Ok(false);
@@ -170,7 +170,7 @@ impl Terms {
                 return Ok(false);
             }
         }
-        if !self.membership.lease().is_held_since(tenure) {
+        if !self.membership.lease.is_held_since(tenure) {
             return Err(lease_lapsed());
         }
         Ok(true)
@@ -185,11 +185,11 @@ impl Terms {
         seen: &mut Listing,
     ) -> io::Result<()> {
         let held = self.held.lock().get(&file).copied();
-        let held = held.filter(|term| self.membership.lease().is_held_since(term.tenure));
+        let held = held.filter(|term| self.membership.lease.is_held_since(term.tenure));
         for (term, owner) in &seen.terms {
             let is_held = held.is_some_and(|held| held.number == *term);
-            if *owner == self.membership.me() && !is_held && !seen.ended.contains(term) {
-                mark(dir, Name::Ended(*term), self.membership.me())?;
+            if *owner == self.membership.me && !is_held && !seen.ended.contains(term) {
+                mark(dir, Name::Ended(*term), self.membership.me)?;
                 seen.ended.insert(*term);
             }
         }
@@ -201,7 +201,7 @@ impl Terms {
     pub fn holds_term(&self, file: FileId, term: u64) -> bool {
         let held = self.held.lock().get(&file).copied();
         held.is_some_and(|held| {
-            held.number == term && self.membership.lease().is_held_since(held.tenure)
+            held.number == term && self.membership.lease.is_held_since(held.tenure)
         })
     }
 
@@ -220,10 +220,10 @@ impl Terms {
         }
         drop(terms);
         let name = Name::Term(term).to_string();
-        let ended = self.dirs.in_dir(file, false, |dir| {
+        let ended = self.dirs.in_present_dir(file, |dir| {
             match read_owner(file, dir, &name)? {
-                Some(owner) if owner.id == self.membership.me().id => {
-                    mark(dir, Name::Ended(term), self.membership.me())
+                Some(owner) if owner.id == self.membership.me.id => {
+                    mark(dir, Name::Ended(term), self.membership.me)
                 }
                 // The directory was emptied, and a node that does not know that yet has taken a
                 // term by the old numbers.
@@ -231,10 +231,7 @@ impl Terms {
                 None => Err(Errno::ENOENT.into()),
             }
         });
-        match ended {
-            Err(e) if is_missing(&e) => Ok(()),
-            ended => ended.map(drop),
-        }
+        ended.map(drop)
     }
 }
 

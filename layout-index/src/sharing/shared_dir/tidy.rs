@@ -35,7 +35,7 @@ impl Terms {
             return Ok(true);
         };
         let listing = list_dir(dir.as_fd())?;
-        if listing.terms.get(&term) != Some(&self.membership.me()) || listing.is_over(term) {
+        if listing.terms.get(&term) != Some(&self.membership.me) || listing.is_over(term) {
             return Err(lease_lapsed());
         }
         if listing.terms.keys().any(|other| *other > term) {

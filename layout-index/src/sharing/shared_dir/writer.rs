@@ -8,6 +8,10 @@
 //! nothing: by then the file is sealed, or it is removed by the node that wrote it. If several
 //! targets do not answer, the file system itself is slow, and the node waits for the last one.
 //!
+//! An append that is late goes on after its caller has stopped waiting. Until it has come back its
+//! file must not be removed, and nothing more is sent to a target that does not answer. Nothing of
+//! this is durable: after a start no write is under way, and the targets of layouts are not known.
+//!
 //! *Killed while a write is late*: a temporary name is left, which the node that tidies the file
 //! removes. A layout is sealed already, or the data that was to be appended is still in the store,
 //! and no caller was told that it is published.
@@ -16,7 +20,6 @@
 //! one place only.
 
 use super::names::{Name, Owner};
-use super::writing::{OngoingWrite, OngoingWrites};
 use crate::Placement;
 use crate::beneath::{beneath, remove_from};
 use crate::types::FileId;
@@ -28,7 +31,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
@@ -91,15 +94,33 @@ fn waiter_ended() -> io::Error {
     io::Error::other("a thread that writes to the shared directory broke off")
 }
 
+/// Layouts of this node that are being written to, and whether each is to be removed afterwards.
+type OngoingWrites = Arc<Mutex<HashMap<Layout, Arc<AtomicBool>>>>;
+
+/// A layout of this node: the file, and the number of the layout.
+type Layout = (FileId, u32);
+
+pub(super) struct OngoingWrite {
+    all: OngoingWrites,
+    layout: Layout,
+    unwanted: Arc<AtomicBool>,
+}
+
+impl Drop for OngoingWrite {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.layout);
+    }
+}
+
 /// Writes the bytes of this node's files in the shared directory.
 pub struct FileWriter {
     me: Owner,
     /// Puts new files on targets, so that waiting for writes to them is bounded.
     placement: OnceLock<Arc<dyn Placement>>,
     waiters: Waiters,
-    pub(super) ongoing: OngoingWrites,
+    ongoing: OngoingWrites,
     /// Storage targets of the layouts that this process has created, where known.
-    pub(super) places: Mutex<HashMap<(FileId, u32), u32>>,
+    places: Mutex<HashMap<Layout, u32>>,
 }
 
 impl FileWriter {
@@ -135,12 +156,12 @@ impl FileWriter {
         &self,
         dir: BorrowedFd<'_>,
         name: &str,
-        layout: (FileId, u32),
+        layout: Layout,
     ) -> io::Result<File> {
         let (file, place) = self.create_on_target(dir, name)?;
-        if let Some(place) = place {
-            self.places.lock().insert(layout, place);
-        }
+        self.places
+            .lock()
+            .extend(place.map(|place| (layout, place)));
         Ok(file)
     }
 
@@ -149,7 +170,7 @@ impl FileWriter {
         &self,
         dir: BorrowedFd<'_>,
         open: File,
-        layout: (FileId, u32),
+        layout: Layout,
         offset: u64,
         bytes: &Arc<[u8]>,
         patience: Patience,
@@ -158,8 +179,8 @@ impl FileWriter {
         crate::calls::note("sync");
         let place = self.places.lock().get(&layout).copied();
         let bytes = bytes.clone();
-        let writing = self.begin_write(layout.0, layout.1);
-        let late = self.after_late_append(dir, layout.1, offset, &writing)?;
+        let writing = self.begin_write(layout);
+        let late = self.after_late_append(dir, offset, &writing)?;
         let append = move || {
             let written = open.write_all_at(&bytes, offset);
             let synced = written.and_then(|()| open.sync_data());
@@ -175,12 +196,11 @@ impl FileWriter {
     pub(super) fn after_late_append(
         &self,
         dir: BorrowedFd<'_>,
-        number: u32,
         offset: u64,
         writing: &OngoingWrite,
     ) -> io::Result<impl FnOnce() + Send + 'static> {
         let dir = dir.try_clone_to_owned()?;
-        let unwanted = writing.unwanted.clone();
+        let (unwanted, (_, number)) = (writing.unwanted.clone(), writing.layout);
         let names = [
             Name::Layout(self.me.id, number).to_string(),
             Name::Seal(self.me.id, number, offset).to_string(),
@@ -237,9 +257,46 @@ impl FileWriter {
         }
     }
 
-    pub(super) fn place_answers(&self, place: u32) -> bool {
-        let placement = self.placement.get();
-        placement.is_none_or(|placement| placement.answers(place))
+    pub(super) fn begin_write(&self, layout: Layout) -> OngoingWrite {
+        let (all, unwanted) = (self.ongoing.clone(), Arc::default());
+        all.lock().insert(layout, Arc::clone(&unwanted));
+        OngoingWrite {
+            all,
+            layout,
+            unwanted,
+        }
+    }
+
+    /// Whether an append to this layout of this node is still under way, although no caller waits
+    /// for it any more.
+    pub fn is_being_written(&self, file: FileId, number: u32) -> bool {
+        self.ongoing.lock().contains_key(&(file, number))
+    }
+
+    /// Whether a layout of this node can be appended to, as far as is known.
+    pub fn accepts_appends(&self, file: FileId, number: u32) -> bool {
+        let place = self.places.lock().get(&(file, number)).copied();
+        let (Some(place), Some(placement)) = (place, self.placement.get()) else {
+            return true;
+        };
+        placement.answers(place)
+    }
+
+    /// This sealed layout is not needed any more: if an append to it is still under way, the layout
+    /// and its seal are removed when that comes back. Returns false if no append is under way.
+    pub fn leave_to_writer(&self, file: FileId, number: u32) -> bool {
+        let writing = self.ongoing.lock();
+        let Some(unwanted) = writing.get(&(file, number)) else {
+            return false;
+        };
+        unwanted.store(true, Ordering::Release);
+        self.forget_place(file, number);
+        true
+    }
+
+    /// The layout is gone.
+    pub(super) fn forget_place(&self, file: FileId, number: u32) {
+        self.places.lock().remove(&(file, number));
     }
 
     /// Runs `act`, which works on the bytes of a file at `place`. `None` if `act` has not come back

@@ -35,10 +35,7 @@ fn who_joins_is_seen_by_the_others_and_by_those_who_only_look() {
         assert_eq!(shared_dir.membership.name_of(NodeId(2)), "node2");
         assert_eq!(shared_dir.membership.name_of(NodeId(3)), "0000000000000003");
     }
-    assert_eq!(
-        (a.me(), a.membership.lease().length()),
-        (owner(1, 1), LEASE)
-    );
+    assert_eq!((a.me(), a.membership.lease_length()), (owner(1, 1), LEASE));
 }
 
 #[test]
@@ -102,14 +99,14 @@ fn nodes_that_begin_together_with_other_targets_do_not_both_stay() {
 fn a_paused_node_loses_its_lease_and_what_it_held() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let tenure = a.membership.lease().tenure().unwrap();
+    let tenure = a.membership.lease.tenure().unwrap();
     let term = mine(a.terms.take_term(FILE).unwrap());
     bench.hand.forward(LEASE / 4);
     a.membership.heartbeat().unwrap();
     bench.hand.forward(LEASE / 4);
-    assert!(a.membership.lease().is_held_since(tenure) && a.terms.holds_term(FILE, term));
+    assert!(a.membership.lease.is_held_since(tenure) && a.terms.holds_term(FILE, term));
     bench.hand.forward(LEASE / 4);
-    assert!(!a.membership.lease().tenure().is_some() && !a.terms.holds_term(FILE, term));
+    assert!(!a.membership.lease.tenure().is_some() && !a.terms.holds_term(FILE, term));
     for refused in [
         a.terms.take_term(FILE).map(drop),
         a.put_plan(FILE, term, b"late"),
@@ -118,8 +115,8 @@ fn a_paused_node_loses_its_lease_and_what_it_held() {
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
     a.membership.heartbeat().unwrap();
-    assert!(a.membership.lease().tenure().is_some());
-    assert!(!a.membership.lease().is_held_since(tenure) && !a.terms.holds_term(FILE, term));
+    assert!(a.membership.lease.tenure().is_some());
+    assert!(!a.membership.lease.is_held_since(tenure) && !a.terms.holds_term(FILE, term));
     // The node's own old term does not stand in its way.
     assert_eq!(mine(a.terms.take_term(FILE).unwrap()), term + 1);
     assert_eq!(a.list(FILE).unwrap().unwrap().ended, [term].into());
@@ -140,8 +137,8 @@ fn a_heartbeat_counts_from_when_it_began() {
     let a = bench.join(owner(1, 1), "a", LEASE, clock);
     // The heartbeat began at 0 and record_heartbeat at 1/8; the lease is checked at 2/8 and 3/8, and is
     // over at 4/8.
-    assert!(a.membership.lease().tenure().is_some() && a.membership.lease().tenure().is_some());
-    assert!(!a.membership.lease().tenure().is_some());
+    assert!(a.membership.lease.tenure().is_some() && a.membership.lease.tenure().is_some());
+    assert!(!a.membership.lease.tenure().is_some());
 }
 
 /// No two clocks are compared, and reading the record once is not enough.
@@ -193,7 +190,7 @@ fn another_run_no_record_and_one_that_left_are_dead_at_once() {
     assert!(a.membership.is_dead(b.me()).unwrap() && !a.membership.is_dead(again.me()).unwrap());
     again.membership.leave().unwrap();
     assert!(a.membership.is_dead(again.me()).unwrap());
-    assert!(!again.membership.lease().tenure().is_some());
+    assert!(!again.membership.lease.tenure().is_some());
     again.membership.heartbeat().unwrap_err();
     assert!(a.membership.nodes().unwrap()[1].state.clone().unwrap().left);
 }
@@ -210,9 +207,9 @@ fn a_node_whose_place_was_taken_learns_it() {
     );
     new.membership.heartbeat().unwrap();
     bench.hand.forward(LEASE);
-    assert!(!old.membership.lease().tenure().is_some());
+    assert!(!old.membership.lease.tenure().is_some());
     old.membership.heartbeat().unwrap_err();
-    assert!(!old.membership.lease().tenure().is_some());
+    assert!(!old.membership.lease.tenure().is_some());
 }
 
 /// Other nodes take a node without a record for dead, so its lease must end before it begins again.
@@ -220,7 +217,7 @@ fn a_node_whose_place_was_taken_learns_it() {
 fn a_removed_record_comes_back_only_after_the_lease() {
     let bench = Bench::new();
     let a = bench.node(1);
-    let tenure = a.membership.lease().tenure().unwrap();
+    let tenure = a.membership.lease.tenure().unwrap();
     std::fs::remove_file(bench.path("nodes/0000000000000001")).unwrap();
     assert_eq!(
         a.membership.heartbeat().unwrap_err().kind(),
@@ -228,7 +225,7 @@ fn a_removed_record_comes_back_only_after_the_lease() {
     );
     bench.hand.forward(LEASE / 2);
     a.membership.heartbeat().unwrap();
-    assert!(a.membership.lease().tenure().is_some() && !a.membership.lease().is_held_since(tenure));
+    assert!(a.membership.lease.tenure().is_some() && !a.membership.lease.is_held_since(tenure));
     assert!(!bench.node(2).membership.is_dead(a.me()).unwrap());
 }
 
@@ -243,7 +240,7 @@ fn a_replaced_shared_directory_ends_the_lease() {
     bench.node(2);
     a.membership.heartbeat().unwrap_err();
     bench.hand.forward(LEASE / 2);
-    assert!(!a.membership.lease().tenure().is_some());
+    assert!(!a.membership.lease.tenure().is_some());
 }
 
 /// If a daemon is killed while it writes its record, the next start removes the temporary name, and

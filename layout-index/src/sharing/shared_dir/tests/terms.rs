@@ -105,7 +105,7 @@ fn a_stale_listing_is_given_up() {
                 FILE,
                 dir.as_fd(),
                 seen,
-                b.membership.lease().tenure().unwrap(),
+                b.membership.lease.tenure().unwrap(),
             )
             .unwrap()
     };
@@ -207,7 +207,7 @@ fn a_dead_holder_is_replaced_in_time() {
         b.membership.heartbeat().unwrap();
         if let TermAttempt::Mine(term) = b.terms.take_term(FILE).unwrap() {
             assert_eq!(term.number, held + 1);
-            assert!(!a.membership.lease().tenure().is_some());
+            assert!(!a.membership.lease.tenure().is_some());
             break;
         }
         assert!(begin.elapsed() < Duration::from_secs(60), "never replaced");

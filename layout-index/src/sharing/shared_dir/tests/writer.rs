@@ -110,10 +110,10 @@ fn a_layout_that_is_still_written_to_is_left_to_its_writer() {
     assert!(!a.writer.leave_to_writer(FILE, 0), "no thread writes");
     let dir = std::fs::File::open(bench.of_file("")).unwrap();
     for wanted in [true, false] {
-        let writing = a.writer.begin_write(FILE, 0);
+        let writing = a.writer.begin_write((FILE, 0));
         let late = a
             .writer
-            .after_late_append(dir.as_fd(), 0, 5, &writing)
+            .after_late_append(dir.as_fd(), 5, &writing)
             .unwrap();
         assert!(a.writer.is_being_written(FILE, 0));
         assert!(wanted || a.writer.leave_to_writer(FILE, 0));
