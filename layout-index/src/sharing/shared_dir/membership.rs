@@ -153,9 +153,8 @@ impl Membership {
         let text = encode_record(self.me, &self.name, lease, &self.standing, left)?;
         let (dir, id) = (self.roots.nodes.as_fd(), self.me.id.to_string());
         let bytes: Arc<[u8]> = text.as_bytes().into();
-        let (name, file) = self
-            .writer
-            .write_temporary(dir, &bytes, Patience::UntilDeadline)?;
+        let writer = &self.writer;
+        let (name, file) = writer.write_temporary(dir, &bytes, Patience::UntilDeadline)?;
         let put = futimens(&file, &TimeSpec::UTIME_OMIT, &sys::random_time())
             .and_then(|()| sys::rename(dir, &name, &id));
         if let Err(e) = put {
@@ -240,9 +239,8 @@ impl Membership {
         let Some((state, heartbeat)) = read_record(&self.roots, id)? else {
             // A kernel may cache that a name is missing; a directory listing is always fresh.
             let name = id.to_string();
-            return Ok(!entries(self.roots.nodes.as_fd())?
-                .iter()
-                .any(|e| e.name == name));
+            let listed = entries(self.roots.nodes.as_fd())?;
+            return Ok(!listed.iter().any(|entry| entry.name == name));
         };
         let after = self.lease.now();
         let mut seen = self.seen.lock();

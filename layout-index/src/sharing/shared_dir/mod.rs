@@ -4,6 +4,10 @@
 //! this module implements each step as plain system calls. The contents of layouts, plans and bases
 //! are opaque bytes here.
 //!
+//! [`SharedDir`] owns the parts, each of which knows one thing: [`Membership`] which nodes are alive,
+//! [`Terms`] and [`Domains`] what this node may write of a canonical file, [`FileWriter`] how long a
+//! write may take. They share the held directories (`roots`, `dirs`).
+//!
 //! # Writers
 //!
 //! Every file has one writer. Names that several nodes compete for are symbolic links whose text

@@ -87,17 +87,12 @@ pub(super) fn list_records(roots: &Roots) -> io::Result<Vec<NodeRecord>> {
         if id.to_string() != entry.name {
             continue;
         }
-        match read_record(roots, id) {
-            Ok(Some((state, _))) => found.push(NodeRecord {
-                id,
-                state: Ok(state),
-            }),
-            Ok(None) => {}
-            Err(e) => found.push(NodeRecord {
-                id,
-                state: Err(e.to_string()),
-            }),
-        }
+        let state = match read_record(roots, id) {
+            Ok(Some((state, _))) => Ok(state),
+            Ok(None) => continue,
+            Err(e) => Err(e.to_string()),
+        };
+        found.push(NodeRecord { id, state });
     }
     found.sort_unstable_by_key(|node| node.id);
     Ok(found)
