@@ -224,7 +224,7 @@ impl Overlay {
     /// True if a close of this handle has something to tell other nodes.
     pub fn close_waits(&self, fh: u64) -> bool {
         self.others.as_ref().is_some_and(|others| {
-            let tells = |h: &Handle| others.peers.is_to_tell(&h.file) || h.inode.is_written();
+            let tells = |h: &Handle| others.peers.must_tell_others(&h.file) || h.inode.is_written();
             let handle = self.handles.get(&fh);
             handle.is_some_and(|handle| handle.writable && tells(&handle))
         })

@@ -150,7 +150,7 @@ impl AppendTurn<'_> {
     pub fn give_up(mut self, peers: &Peers) {
         self.append.used = Some(Instant::now());
         self.append.goes_on = None;
-        peers.let_append_go(self.file, self.append);
+        peers.release_append(self.file, self.append);
     }
 }
 
@@ -176,7 +176,7 @@ impl Peers {
         }
         if let Err(error) = self.refresh(file, ask, Wait::ForOthers) {
             if is_new {
-                self.let_append_go(file, append);
+                self.release_append(file, append);
             }
             return Err(error);
         }
@@ -269,7 +269,7 @@ impl Peers {
             let append = shared(file).append.try_lock();
             let is_told = file.is_clean() && !file.is_publishing();
             if let Some(append) = append.filter(|append| append.lock.is_some() && is_told) {
-                self.let_append_go(file, append);
+                self.release_append(file, append);
             }
         }
     }
@@ -326,7 +326,7 @@ impl Peers {
             let granted = self.shared_dir.clear_append_wanted(file.id());
             granted.map_err(|e| failed("giving up the append lock of", file, e))?;
         }
-        self.let_append_go(file, append);
+        self.release_append(file, append);
         Ok(announces)
     }
 
@@ -348,13 +348,13 @@ impl Peers {
             append.lock.is_some() && appends.count == Some(append.count) && is_done
         });
         if let Some(append) = append {
-            self.let_append_go(file, append);
+            self.release_append(file, append);
         }
     }
 
     /// Gives the lock up. If the mark cannot be removed, the lock stays, and is given up once it is
     /// idle.
-    fn let_append_go(&self, file: &Arc<File>, mut append: MutexGuard<'_, Append>) {
+    fn release_append(&self, file: &Arc<File>, mut append: MutexGuard<'_, Append>) {
         if let Err(error) = self.shared_dir.unmark_append(file.id()) {
             append.used = Some(Instant::now());
             tracing::warn!(file = %file.id(), %error, "other nodes cannot append yet: this node's mark stays");
@@ -369,7 +369,7 @@ impl Peers {
 
 impl Peers {
     /// Whether a close must tell other nodes something, or has a lock to give up. Never waits.
-    pub fn is_to_tell(&self, file: &File) -> bool {
+    pub fn must_tell_others(&self, file: &File) -> bool {
         let appends = || {
             let append = shared(file).append.try_lock();
             append.is_none_or(|append| append.lock.is_some())

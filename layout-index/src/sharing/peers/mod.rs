@@ -74,15 +74,15 @@ pub struct Peers {
     /// Files whose append lock this node holds.
     appending: Mutex<HashMap<FileId, Arc<File>>>,
     overlaps: Overlaps,
-    beating: Mutex<Beating>,
+    heartbeat_thread: Mutex<HeartbeatThread>,
     stop: Condvar,
 }
 
 /// The thread that keeps the lease.
 #[derive(Debug, Default)]
-struct Beating {
+struct HeartbeatThread {
     stopped: bool,
-    thread: Option<std::thread::JoinHandle<()>>,
+    handle: Option<std::thread::JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Peers {
@@ -136,7 +136,7 @@ impl Peers {
             pause,
             appending: Mutex::default(),
             overlaps: Overlaps::default(),
-            beating: Mutex::default(),
+            heartbeat_thread: Mutex::default(),
             stop: Condvar::new(),
         })
     }
@@ -147,20 +147,20 @@ impl Peers {
         let peers = self.clone();
         let thread = std::thread::Builder::new()
             .name("forebay-lease".into())
-            .spawn(move || peers.beat())?;
-        self.beating.lock().thread = Some(thread);
+            .spawn(move || peers.send_heartbeats())?;
+        self.heartbeat_thread.lock().handle = Some(thread);
         Ok(())
     }
 
-    fn beat(&self) {
+    fn send_heartbeats(&self) {
         let turn = self.shared_dir.membership().lease_length() / 4;
-        let mut beating = self.beating.lock();
-        while !beating.stopped {
-            self.stop.wait_for(&mut beating, turn);
-            if beating.stopped {
+        let mut sending = self.heartbeat_thread.lock();
+        while !sending.stopped {
+            self.stop.wait_for(&mut sending, turn);
+            if sending.stopped {
                 return;
             }
-            MutexGuard::unlocked(&mut beating, || {
+            MutexGuard::unlocked(&mut sending, || {
                 if let Err(error) = self.shared_dir.membership().heartbeat() {
                     tracing::warn!(%error, "this node's lease could not be kept; others take over when it is out");
                 }
@@ -173,9 +173,9 @@ impl Peers {
     pub fn leave(&self) -> io::Result<()> {
         self.end_all_appends();
         let thread = {
-            let mut beating = self.beating.lock();
-            beating.stopped = true;
-            beating.thread.take()
+            let mut sending = self.heartbeat_thread.lock();
+            sending.stopped = true;
+            sending.handle.take()
         };
         self.stop.notify_all();
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -205,7 +205,7 @@ impl Peers {
             .shared_dir
             .announce(file.id())
             .map_err(|e| failed("announcing a close of", file, e))?;
-        shared(file).seen().announcements.push(announcement);
+        shared(file).known_state().announcements.push(announcement);
         Ok(())
     }
 
@@ -216,7 +216,7 @@ impl Peers {
 
     /// Whether this node has announced data that it has not published yet.
     pub fn has_pending(&self, file: &File) -> bool {
-        !shared(file).seen().announcements.is_empty()
+        !shared(file).known_state().announcements.is_empty()
     }
 
     /// Removes announcements whose data is published, or was drained.
@@ -228,7 +228,7 @@ impl Peers {
             .fulfil(file.id(), announcements)
             .map_err(|e| failed("ending the announcement of", file, e))?;
         shared(file)
-            .seen()
+            .known_state()
             .announcements
             .retain(|i| !announcements.contains(i));
         Ok(())
@@ -237,7 +237,7 @@ impl Peers {
     /// Returns the announcements that stand now, for [`Peers::fulfil_pending`] after everything is
     /// published or drained.
     pub fn pending(&self, file: &File) -> Pending {
-        Pending(shared(file).seen().announcements.clone())
+        Pending(shared(file).known_state().announcements.clone())
     }
 
     /// Fulfils `pending`: everything that was written before they were taken is published, or in
@@ -250,12 +250,12 @@ impl Peers {
 impl Peers {
     /// Everything that is published of this file and not in the canonical file.
     pub fn view(&self, file: &File) -> Arc<View> {
-        shared(file).seen().view().clone()
+        shared(file).known_state().view().clone()
     }
 
     /// The pieces of a range if only `view` were published, which is a part of the file's view.
     pub fn pieces_of(&self, file: &File, view: &Arc<View>, range: ByteRange) -> Vec<Piece> {
-        let layer = shared(file).seen().layer(view.clone());
+        let layer = shared(file).known_state().layer(view.clone());
         published_pieces(&*layer, range)
     }
 
@@ -263,14 +263,14 @@ impl Peers {
     /// before. As long as it is the same, other nodes have changed nothing of what is shown here
     /// except through the canonical file.
     pub fn news(&self, file: &File) -> u64 {
-        shared(file).seen().news
+        shared(file).known_state().news
     }
 
     /// Bytes that this node's layouts had when they were read after a start. Zero after the first
     /// refresh of the file, which finds how much of that is left: another node may have drained a
     /// part.
     pub fn resumed_bytes(&self, file: &File) -> u64 {
-        let seen = shared(file).seen();
+        let seen = shared(file).known_state();
         match seen.refreshed {
             true => 0,
             false => seen.own.values().map(|own| own.bytes).sum(),
@@ -279,13 +279,13 @@ impl Peers {
 
     /// Whether there has been a complete refresh of what other nodes have published.
     pub fn has_refreshed(&self, file: &File) -> bool {
-        shared(file).seen().refreshed
+        shared(file).known_state().refreshed
     }
 
     /// The owner of the canonical file at the last refresh that found something published; root
     /// before that.
     pub fn owner(&self, file: &File) -> u32 {
-        shared(file).seen().canonical().uid
+        shared(file).known_state().canonical().uid
     }
 }
 

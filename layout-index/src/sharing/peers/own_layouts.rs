@@ -53,7 +53,7 @@ impl Peers {
             // If an earlier run appended a batch and did not set a change token, other nodes would
             // not notice it.
             self.shared_dir.touch(id)?;
-            shared(&file).seen().announcements = announcements;
+            shared(&file).known_state().announcements = announcements;
             if file.is_clean() {
                 let pending = self.pending(&file);
                 self.fulfil_pending(&file, pending)
@@ -115,7 +115,7 @@ impl Peers {
         for (_, batch) in &parsed.batches {
             self.already_published(file, batch)?;
         }
-        let mut seen = shared(file).seen();
+        let mut seen = shared(file).known_state();
         match parsed.tail {
             Tail::Complete if own.end == End::Open => seen.current = Some(gen_no),
             // Nothing is appended after an incomplete batch. After a kill within an append this is
@@ -148,7 +148,7 @@ impl Peers {
         };
         let me = self.me();
         let covered: Vec<u32> = {
-            let seen = shared(file).seen();
+            let seen = shared(file).known_state();
             let own = seen.own.iter();
             own.filter(|(gen_no, own)| own.is_covered(base.covered.upto(me, **gen_no)))
                 .map(|(gen_no, _)| *gen_no)
@@ -211,21 +211,21 @@ impl Peers {
         self.seal_abandoned(file)?;
         let me = self.me();
         let covered: Vec<u32> = {
-            let seen = shared(file).seen();
+            let seen = shared(file).known_state();
             let own = seen.own.iter();
             own.filter(|(gen_no, own)| own.is_covered(seen.view().base_upto(me, **gen_no)))
                 .map(|(gen_no, _)| *gen_no)
                 .collect()
         };
         self.drop_layouts(file, &covered)?;
-        Ok(shared(file).seen().own.is_empty())
+        Ok(shared(file).known_state().own.is_empty())
     }
 
     /// The canonical file is gone: removes everything that this node has published and announced of
     /// it.
     pub fn discard(&self, file: &File) -> Result<()> {
         let _no_publication = file.exclude_publications();
-        let all: Vec<u32> = shared(file).seen().own.keys().copied().collect();
+        let all: Vec<u32> = shared(file).known_state().own.keys().copied().collect();
         self.drop_layouts(file, &all)?;
         self.fulfil_pending(file, self.pending(file))
     }
@@ -244,7 +244,7 @@ impl Peers {
 
     fn drop_layout(&self, file: &File, gen_no: u32) -> Result<()> {
         let sealed = {
-            let seen = shared(file).seen();
+            let seen = shared(file).known_state();
             let own = seen.own.get(&gen_no).filter(|own| own.end != End::Open);
             own.map(|own| own.len)
         };
@@ -255,7 +255,7 @@ impl Peers {
                 .map_err(|e| failed("removing a drained layout of", file, e))?;
         }
         let own = {
-            let mut seen = shared(file).seen();
+            let mut seen = shared(file).known_state();
             if seen.current == Some(gen_no) {
                 seen.current = None;
             }
@@ -274,7 +274,7 @@ impl Peers {
         let name = subfile.name(me);
         let book = &self.state.subfiles;
         if self.state.all_files().iter().any(|file| {
-            let seen = shared(file).seen();
+            let seen = shared(file).known_state();
             seen.own.values().any(|own| own.subfiles.contains(subfile))
         }) {
             return;
@@ -295,7 +295,7 @@ impl Peers {
     /// Whether this node has published bytes of the file that are not drained, or has announced
     /// some.
     pub fn has_part(&self, file: &File) -> bool {
-        let seen = shared(file).seen();
+        let seen = shared(file).known_state();
         !seen.own.is_empty() || !seen.announcements.is_empty()
     }
 

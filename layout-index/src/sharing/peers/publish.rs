@@ -60,25 +60,25 @@ impl Peers {
         // Announcements that are found here are not waited for: neither node has seen the other's
         // unpublished bytes, so either order of the two batches is right.
         self.refresh_view(file, ask)?;
-        if shared(file).seen().needs_touch {
+        if shared(file).known_state().needs_touch {
             // A node that sees the following batch must not miss the batches that it is newer than.
             self.shared_dir
                 .touch(file.id())
                 .map_err(|e| failed("publishing", file, e))?;
-            shared(file).seen().needs_touch = false;
+            shared(file).known_state().needs_touch = false;
         }
-        let epoch = Epoch(shared(file).seen().view().epoch().0 + 1);
+        let epoch = Epoch(shared(file).known_state().view().epoch().0 + 1);
         let batch = self.build(file, capture, epoch)?;
         let (gen_no, end) = self.append(file, &batch)?;
         // If these are the first bytes of the file in the shared directory, the next refresh must
         // know that the directory is the same, or it would read this layout, whose target may not
         // answer by then. The change token that is set below is another one.
-        if shared(file).seen().token.is_none() {
+        if shared(file).known_state().token.is_none() {
             let token = self.change_token(file)?;
-            shared(file).seen().token = token;
+            shared(file).known_state().token = token;
         }
         {
-            let mut seen = shared(file).seen();
+            let mut seen = shared(file).known_state();
             let mut view = (**seen.view()).clone();
             view.add(self.me(), gen_no, end, Arc::new(batch));
             seen.set_view(file, view, None);
@@ -123,7 +123,7 @@ impl Peers {
                 return Ok((gen_no, at + bytes.len() as u64));
             };
             {
-                let mut seen = shared(file).seen();
+                let mut seen = shared(file).known_state();
                 seen.current = None;
                 seen.own.entry(gen_no).or_default().end = End::Abandoned;
             }
@@ -140,7 +140,7 @@ impl Peers {
     /// has nothing else is removed, now or when the append that is still under way comes back.
     pub(super) fn seal_abandoned(&self, file: &File) -> Result<()> {
         let abandoned: Vec<(u32, u64)> = {
-            let seen = shared(file).seen();
+            let seen = shared(file).known_state();
             let own = seen.own.iter();
             let own = own.filter(|(_, own)| own.end == End::Abandoned);
             own.map(|(gen_no, own)| (*gen_no, own.len)).collect()
@@ -152,7 +152,7 @@ impl Peers {
                 false => shared_dir.seal_layout(id, gen_no, at),
             }
             .map_err(|e| failed("sealing a layout of", file, e))?;
-            let mut seen = shared(file).seen();
+            let mut seen = shared(file).known_state();
             if at == 0 {
                 seen.own.remove(&gen_no);
             } else if let Some(own) = seen.own.get_mut(&gen_no) {
@@ -212,7 +212,7 @@ impl Peers {
 
     /// Returns the layout that the next batch goes to, and the offset in it.
     fn own_layout(&self, file: &File) -> (u32, u64) {
-        let mut seen = shared(file).seen();
+        let mut seen = shared(file).known_state();
         if let Some(current) = seen.current
             && let Some(own) = seen.own.get(&current)
             && self.shared_dir.writer().accepts_appends(file.id(), current)
@@ -234,7 +234,7 @@ impl Peers {
     /// them.
     fn hold_subfiles(&self, file: &File, gen_no: u32, subfiles: &[SubfileRef]) {
         let me = self.me();
-        let mut seen = shared(file).seen();
+        let mut seen = shared(file).known_state();
         let own = seen.own.entry(gen_no).or_default();
         let mut held = self.state.subfiles.published.lock();
         for subfile in subfiles {

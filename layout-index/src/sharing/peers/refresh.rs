@@ -1,6 +1,6 @@
 //! Refreshing: compares the change token, and if it differs reads everything that has changed.
 
-use super::shared_file::{Seen, shared};
+use super::shared_file::{KnownState, shared};
 use super::{AskCanonical, Canonical, End, Peers, failed};
 use crate::error::{Result, StoreError};
 use crate::sharing::layout::{self, Base, LayoutId, Plan, Tail, View};
@@ -38,7 +38,7 @@ pub enum Wait {
     No,
 }
 
-impl Seen {
+impl KnownState {
     /// Announcements stay until the change token changes, so only a caller that waits for them must
     /// refresh again.
     fn is_current(&self, token: Option<ChangeToken>, wait: Wait) -> bool {
@@ -91,7 +91,7 @@ impl Peers {
         let mut changed = false;
         loop {
             let token = self.change_token(file)?;
-            if shared(file).seen().is_current(token, wait) {
+            if shared(file).known_state().is_current(token, wait) {
                 // Other nodes may have drained into the canonical file without a new change token.
                 if !file.is_clean() {
                     self.rebase(file, ask)?;
@@ -154,8 +154,8 @@ impl Peers {
 
     fn rebase(&self, file: &File, ask: AskCanonical<'_>) -> Result<()> {
         file.rebase(|| {
-            let canonical = asked(file, ask)?;
-            let mut seen = shared(file).seen();
+            let canonical = ask_canonical(file, ask)?;
+            let mut seen = shared(file).known_state();
             seen.set_canonical(file, canonical);
             Ok(seen.view().size(canonical.size))
         })
@@ -203,7 +203,7 @@ impl Peers {
             // The first refresh after a start also finds batches that an earlier run may have seen
             // before it wrote, so overlaps with them are not noted.
             let before = {
-                let seen = shared(file).seen();
+                let seen = shared(file).known_state();
                 seen.refreshed.then(|| seen.view().clone())
             };
             if let Some(before) = before {
@@ -213,11 +213,11 @@ impl Peers {
             // base says.
             let published = !view.is_empty();
             let canonical = match published {
-                true => Some(asked(file, ask)?),
+                true => Some(ask_canonical(file, ask)?),
                 false => None,
             };
             {
-                let mut seen = shared(file).seen();
+                let mut seen = shared(file).known_state();
                 if view.has_news_since(seen.view(), me) {
                     seen.news = self.news.fetch_add(1, Ordering::Relaxed);
                 }
@@ -249,7 +249,7 @@ impl Peers {
         listing: Option<&Listing>,
     ) -> Result<Option<View>> {
         let (mut known, before) = {
-            let seen = shared(file).seen();
+            let seen = shared(file).known_state();
             (seen.view().clone(), seen.token)
         };
         let Some(listing) = listing else {
@@ -300,7 +300,7 @@ impl Peers {
             let seal = listing.seal_of((*node, *gen_no));
             if let Some(seal) = seal
                 && *node == self.me()
-                && !shared(file).seen().heed_seal(*gen_no, seal)
+                && !shared(file).known_state().heed_seal(*gen_no, seal)
             {
                 let why = format!("this node's own was sealed at byte {seal} by another program");
                 return Err(damaged(file, "layout", why));
@@ -332,7 +332,7 @@ impl Peers {
         seal: Option<u64>,
     ) -> Result<bool> {
         if node == self.me()
-            && shared(file).seen().own_len(gen_no) == Some(view.read_upto(node, gen_no))
+            && shared(file).known_state().own_len(gen_no) == Some(view.read_upto(node, gen_no))
         {
             // Only this node appends to it, so there is nothing to read, and its target may not
             // answer.
@@ -373,7 +373,7 @@ impl Peers {
                 return Err(wrong(format!(" {why}")));
             }
             if got && node != self.me() {
-                shared(file).seen().needs_touch = true;
+                shared(file).known_state().needs_touch = true;
             }
             for (end, batch) in parsed.batches {
                 view.add(node, gen_no, end, batch);
@@ -389,7 +389,7 @@ impl Peers {
     }
 }
 
-fn asked(file: &File, ask: AskCanonical<'_>) -> Result<Canonical> {
+fn ask_canonical(file: &File, ask: AskCanonical<'_>) -> Result<Canonical> {
     ask().map_err(|e| match e.raw_os_error() {
         Some(libc::ENOENT) => StoreError::Gone(file.id()),
         _ => failed("asking the size of", file, e),

@@ -1,7 +1,7 @@
 //! What this node knows of one file as other nodes share it.
 //!
 //! A [`SharedFile`] exists as long as the [`File`] that it belongs to, and is found through it. The
-//! store knows only what [`Seen::show`] hands to it: a layer of published bytes.
+//! store knows only what [`KnownState::show`] hands to it: a layer of published bytes.
 
 use super::append::Append;
 use super::{Canonical, OwnLayout};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 #[derive(Debug, Default)]
 pub(super) struct SharedFile {
-    seen: Mutex<Seen>,
+    known_state: Mutex<KnownState>,
     /// Held during a refresh from the shared directory.
     pub refresh_lock: Mutex<()>,
     /// Held during an append to a file that other nodes may append to as well. Taken before all
@@ -29,8 +29,8 @@ pub(super) struct SharedFile {
 impl SharedFile {
     /// State known from the shared directory. Must not be held during I/O, and of the file's locks
     /// only that of the published layer may be taken while it is held.
-    pub fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock()
+    pub fn known_state(&self) -> MutexGuard<'_, KnownState> {
+        self.known_state.lock()
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn shared(file: &File) -> &SharedFile {
 
 /// State of a file as known from the shared directory.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct KnownState {
     view: Arc<View>,
     canonical: Canonical,
     /// Change token at the last complete refresh; `None` if the file had no directory.
@@ -61,7 +61,7 @@ pub(super) struct Seen {
     subfiles: Arc<ForeignSubfiles>,
 }
 
-impl Seen {
+impl KnownState {
     pub fn view(&self) -> &Arc<View> {
         &self.view
     }

@@ -77,7 +77,7 @@ impl Order {
     }
 
     /// The batches that may have bytes of `range`, the newest first.
-    pub fn over(&self, range: ByteRange) -> Box<dyn Iterator<Item = u32> + '_> {
+    pub fn ranks_in(&self, range: ByteRange) -> Box<dyn Iterator<Item = u32> + '_> {
         if self.ranked.len() <= FEW {
             let all = (0..self.ranked.len() as u32).rev();
             return Box::new(all.filter(move |i| self.bounds(*i).overlaps(&range)));

@@ -114,7 +114,7 @@ fn fill(view: &View, range: ByteRange, most: usize) -> Option<Vec<ViewPiece>> {
         most,
     };
     let mut strips = Vec::new();
-    for rank in order.over(range) {
+    for rank in order.ranks_in(range) {
         let Some(open) = canvas.open() else { break };
         let ranked = &order.ranked[rank as usize];
         let Some(window) = open.intersect(&ranked.bounds) else {
