@@ -93,6 +93,10 @@ impl Lease {
         is_held.then_some(Tenure(last.tenure))
     }
 
+    pub fn is_held(&self) -> bool {
+        self.tenure().is_some()
+    }
+
     /// Whether the lease holds and has held without a break since `tenure`. Must be checked before
     /// every write to a canonical file.
     pub fn is_held_since(&self, tenure: Tenure) -> bool {

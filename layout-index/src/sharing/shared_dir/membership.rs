@@ -119,7 +119,7 @@ impl Membership {
             Ok(()) => {}
             // Other nodes take a node without a record for dead. Once this node does not count on
             // its lease any more either, it may begin again.
-            Err(e) if e.kind() == io::ErrorKind::NotFound && self.lease.tenure().is_none() => {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !self.lease.is_held() => {
                 *record = Some(self.write_record(false)?);
             }
             Err(e) => return Err(e),

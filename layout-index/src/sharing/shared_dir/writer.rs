@@ -136,8 +136,7 @@ impl FileWriter {
 
     pub(super) fn set_placement(&self, placement: Option<Arc<dyn Placement>>) {
         if let Some(placement) = placement {
-            // This fails only if it was set before.
-            let _ = self.placement.set(placement);
+            self.placement.get_or_init(|| placement);
         }
     }
 

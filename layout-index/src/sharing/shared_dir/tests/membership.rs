@@ -106,7 +106,7 @@ fn a_paused_node_loses_its_lease_and_what_it_held() {
     bench.hand.forward(LEASE / 4);
     assert!(a.membership.lease.is_held_since(tenure) && a.terms.holds_term(FILE, term));
     bench.hand.forward(LEASE / 4);
-    assert!(!a.membership.lease.tenure().is_some() && !a.terms.holds_term(FILE, term));
+    assert!(!a.membership.lease.is_held() && !a.terms.holds_term(FILE, term));
     for refused in [
         a.terms.take_term(FILE).map(drop),
         a.put_plan(FILE, term, b"late"),
@@ -115,7 +115,7 @@ fn a_paused_node_loses_its_lease_and_what_it_held() {
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
     a.membership.heartbeat().unwrap();
-    assert!(a.membership.lease.tenure().is_some());
+    assert!(a.membership.lease.is_held());
     assert!(!a.membership.lease.is_held_since(tenure) && !a.terms.holds_term(FILE, term));
     // The node's own old term does not stand in its way.
     assert_eq!(mine(a.terms.take_term(FILE).unwrap()), term + 1);
@@ -137,8 +137,8 @@ fn a_heartbeat_counts_from_when_it_began() {
     let a = bench.join(owner(1, 1), "a", LEASE, clock);
     // The heartbeat began at 0 and record_heartbeat at 1/8; the lease is checked at 2/8 and 3/8, and is
     // over at 4/8.
-    assert!(a.membership.lease.tenure().is_some() && a.membership.lease.tenure().is_some());
-    assert!(!a.membership.lease.tenure().is_some());
+    assert!(a.membership.lease.is_held() && a.membership.lease.is_held());
+    assert!(!a.membership.lease.is_held());
 }
 
 /// No two clocks are compared, and reading the record once is not enough.
@@ -190,7 +190,7 @@ fn another_run_no_record_and_one_that_left_are_dead_at_once() {
     assert!(a.membership.is_dead(b.me()).unwrap() && !a.membership.is_dead(again.me()).unwrap());
     again.membership.leave().unwrap();
     assert!(a.membership.is_dead(again.me()).unwrap());
-    assert!(!again.membership.lease.tenure().is_some());
+    assert!(!again.membership.lease.is_held());
     again.membership.heartbeat().unwrap_err();
     assert!(a.membership.nodes().unwrap()[1].state.clone().unwrap().left);
 }
@@ -207,9 +207,9 @@ fn a_node_whose_place_was_taken_learns_it() {
     );
     new.membership.heartbeat().unwrap();
     bench.hand.forward(LEASE);
-    assert!(!old.membership.lease.tenure().is_some());
+    assert!(!old.membership.lease.is_held());
     old.membership.heartbeat().unwrap_err();
-    assert!(!old.membership.lease.tenure().is_some());
+    assert!(!old.membership.lease.is_held());
 }
 
 /// Other nodes take a node without a record for dead, so its lease must end before it begins again.
@@ -225,7 +225,7 @@ fn a_removed_record_comes_back_only_after_the_lease() {
     );
     bench.hand.forward(LEASE / 2);
     a.membership.heartbeat().unwrap();
-    assert!(a.membership.lease.tenure().is_some() && !a.membership.lease.is_held_since(tenure));
+    assert!(a.membership.lease.is_held() && !a.membership.lease.is_held_since(tenure));
     assert!(!bench.node(2).membership.is_dead(a.me()).unwrap());
 }
 
@@ -240,7 +240,7 @@ fn a_replaced_shared_directory_ends_the_lease() {
     bench.node(2);
     a.membership.heartbeat().unwrap_err();
     bench.hand.forward(LEASE / 2);
-    assert!(!a.membership.lease.tenure().is_some());
+    assert!(!a.membership.lease.is_held());
 }
 
 /// If a daemon is killed while it writes its record, the next start removes the temporary name, and
