@@ -180,8 +180,8 @@ impl Dirs {
             return Ok(());
         };
         for name in names {
-            remove_from(dir.as_fd(), component(&name)?)
-                .map_err(|e| error_in_file(file, &name, e))?;
+            let removed = remove_from(dir.as_fd(), component(&name)?);
+            removed.map_err(|e| error_in_file(file, &name, e))?;
         }
         Ok(())
     }

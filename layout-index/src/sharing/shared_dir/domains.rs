@@ -1,8 +1,8 @@
 //! Domains: which part of a canonical file a node writes in a round.
 //!
-//! A node takes a domain by making a link that names the domain and the attempt. The next attempt is
-//! for another node once the owner of the last one is dead, or has given the domain up. As for
-//! terms, a node whose lease has lapsed stops by itself: [`Domains::holds_domain`].
+//! A node takes a domain by making a link that names the domain and the attempt. Once its owner is
+//! dead, another node makes the link of the next attempt. A node that gives a domain up removes its
+//! link. As for terms, a node whose lease has lapsed stops by itself: [`Domains::holds_domain`].
 //!
 //! *Killed in between*: the link is there and its owner is dead, and other nodes begin the next
 //! attempt after the lease.

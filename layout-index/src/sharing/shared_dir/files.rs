@@ -67,14 +67,10 @@ impl SharedDir {
                 ),
             ));
         }
-        if stat.uid != self.roots.uid || stat.mode & 0o022 != 0 {
+        let uid = self.roots.uid;
+        if stat.uid != uid || stat.mode & 0o022 != 0 {
             let name = format!("files/{ab}/{fid}");
-            return Err(not_ours(
-                &name,
-                stat.uid,
-                stat.mode & 0o7777,
-                self.roots.uid,
-            ));
+            return Err(not_ours(&name, stat.uid, stat.mode & 0o7777, uid));
         }
         Ok(Some(ChangeToken {
             sec: stat.sec,
@@ -105,9 +101,9 @@ impl SharedDir {
         self.dirs.list_files()
     }
 
-    /// Appends `bytes` to a layout of this node, at byte `offset`, which must be its end. Durable when
-    /// it returns. Creates the layout if `offset` is zero. After an error some or all of the bytes may
-    /// be there, or be written later: [`SharedDir::seal_layout`].
+    /// Appends `bytes` to a layout of this node, at byte `offset`, which must be its end. Durable
+    /// when it returns. Creates the layout if `offset` is zero. After an error some or all of the
+    /// bytes may be there, or be written later: [`SharedDir::seal_layout`].
     pub fn append_layout(
         &self,
         file: FileId,
@@ -118,26 +114,23 @@ impl SharedDir {
     ) -> io::Result<()> {
         let name = Name::Layout(self.me().id, number).to_string();
         let bytes: Arc<[u8]> = bytes.into();
+        let (layout, uid) = ((file, number), Some(self.roots.uid));
         let appended = self.dirs.in_dir(file, offset == 0, |dir| {
-            let (open, len, made) =
-                match open_seen(dir, &name, OFlag::O_WRONLY, Some(self.roots.uid)) {
-                    Ok((open, meta)) => (open, meta.len(), false),
-                    Err(e) if offset == 0 && e.raw_os_error() == Some(libc::ENOENT) => (
-                        self.writer.create_layout(dir, &name, (file, number))?,
-                        0,
-                        true,
-                    ),
-                    Err(e) => return Err(e),
-                };
+            let (open, len, made) = match open_seen(dir, &name, OFlag::O_WRONLY, uid) {
+                Ok((open, meta)) => (open, meta.len(), false),
+                Err(e) if offset == 0 && e.raw_os_error() == Some(libc::ENOENT) => {
+                    (self.writer.create_layout(dir, &name, layout)?, 0, true)
+                }
+                Err(e) => return Err(e),
+            };
             if len != offset {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!("it has {len} bytes, and {offset} were written to it: it was damaged"),
                 ));
             }
-            let layout = (file, number);
-            self.writer
-                .append(dir, open, layout, offset, &bytes, patience)?;
+            let writer = &self.writer;
+            writer.append(dir, open, layout, offset, &bytes, patience)?;
             if made { sync_open(dir) } else { Ok(()) }
         });
         match appended.map_err(|e| error_in_file(file, &name, e))? {

@@ -43,6 +43,7 @@ struct SeenHeartbeat {
     since: Duration,
 }
 
+/// This node among the others. While `record` is `None` this node has not joined, or has left.
 pub struct Membership {
     pub(super) roots: Arc<Roots>,
     writer: Arc<FileWriter>,

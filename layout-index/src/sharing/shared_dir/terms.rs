@@ -11,7 +11,7 @@
 //! different, because the first term of a directory has a number that no directory had before.
 //!
 //! Time decides only whether a holder is dead, and a holder whose lease has lapsed stops by itself:
-//! [`SharedDir::holds`] must be checked before every write.
+//! [`Terms::holds_term`] must be checked before every write.
 //!
 //! # Killed in between
 //!
@@ -49,7 +49,8 @@ pub enum TermAttempt {
     Held(Owner),
 }
 
-/// The terms of this node.
+/// The terms of this node. A term in `held` was this node's when it was taken; it still is while the
+/// lease has held without a break since then.
 pub struct Terms {
     pub(super) dirs: Arc<Dirs>,
     pub(super) membership: Arc<Membership>,

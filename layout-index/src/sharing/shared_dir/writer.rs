@@ -112,7 +112,8 @@ impl Drop for OngoingWrite {
     }
 }
 
-/// Writes the bytes of this node's files in the shared directory.
+/// Writes the bytes of this node's files in the shared directory. At any moment a layout has at most
+/// one ongoing write, whose file is not removed before it has come back.
 pub struct FileWriter {
     me: Owner,
     /// Puts new files on targets, so that waiting for writes to them is bounded.
