@@ -62,14 +62,19 @@ impl SharedFiles {
         }
     }
 
-    /// Forgets the file if there is nothing more to do for it. True if so.
+    /// Forgets the file if there is nothing more to do for it. True if there is not.
+    ///
+    /// An open file without a name is idle, but what this node has published of it is dropped at its
+    /// last close, and only the `File` knows of that: it is forgotten then.
     pub fn remove_idle(&self, file: &Arc<File>) -> bool {
         let mut files = self.files.lock();
         let all = files.get(&file.id()).is_some_and(|i| i.all);
         if self.has_work(file, all) {
             return false;
         }
-        files.remove(&file.id());
+        if !self.peers.has_part(file) {
+            files.remove(&file.id());
+        }
         true
     }
 
@@ -88,5 +93,58 @@ impl SharedFiles {
 
     pub fn files(&self) -> Vec<Arc<File>> {
         self.files.lock().values().map(|i| i.file.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout_index::sharing::shared_dir::{Owner, SharedDir};
+    use layout_index::{Canonical, Intro, NodeId, RealDisk, SpaceOptions, Store, StoreOptions};
+    use std::time::Duration;
+
+    /// S1.5, S9.2: the last close of a file without a name drops what this node has published of it.
+    /// The node still knows of that when a job found nothing to do for the file while it was open.
+    #[test]
+    fn a_published_file_without_a_name_is_idle_and_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            dir: dir.path().join("store"),
+            node: "a".into(),
+            backing: dir.path().into(),
+            index_memory: 4 << 20,
+            space: SpaceOptions {
+                capacity: Some(32 << 20),
+                ..SpaceOptions::default()
+            },
+        };
+        let (store, _) = Store::open(options, Arc::new(RealDisk)).unwrap();
+        let backing = std::fs::File::open(dir.path()).unwrap().into();
+        let me = Owner {
+            id: NodeId(1),
+            run: 1,
+        };
+        let shared_dir = SharedDir::join(backing, me, "a", Duration::from_secs(60)).unwrap();
+        let peers = Peers::new(&store, shared_dir, layout_index::sleep);
+        let id = FileId { ino: 42, birth: 1 };
+        let file = store.file(id);
+        file.exclusive().begin(Intro::default()).unwrap();
+        file.write(0, 0, b"published").unwrap();
+        let canonical = || Ok(Canonical { size: 0, uid: 0 });
+        assert!(peers.publish(&file, &canonical).unwrap());
+
+        let shared_files = SharedFiles::new(peers);
+        shared_files.add(&file, false);
+        assert!(!shared_files.remove_idle(&file), "it has to be drained");
+        file.set_nameless(true);
+        assert!(shared_files.remove_idle(&file), "there is nothing to do");
+        drop(file);
+        let file = store.lookup(id).expect("the file is known");
+        assert!(shared_files.peers.has_part(&file));
+
+        file.set_nameless(false);
+        shared_files.peers.discard(&file).unwrap();
+        assert!(shared_files.remove_idle(&file));
+        assert!(shared_files.files().is_empty(), "forgotten");
     }
 }

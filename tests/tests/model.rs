@@ -9,7 +9,7 @@ use forebay_tests::test_mount::{Drain, TestMount};
 use forebay_tests::{prereq, rng, sys};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -86,7 +86,11 @@ fn run(drain: Drain, osts: usize) {
         let meta = std::fs::metadata(test_mount.canonical(name)).expect("stat a canonical file");
         assert_eq!(sys::mtime(&meta), time, "mtime of {name} in the backing");
     }
-    assert!(test_mount.subfiles().is_empty(), "subfiles are left");
+    assert_eq!(
+        test_mount.subfiles(),
+        Vec::<PathBuf>::new(),
+        "subfiles are left"
+    );
     println!(
         "model, drain {}, {osts} OSTs: {done} operations agree",
         drain.key()
