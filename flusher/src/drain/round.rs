@@ -165,7 +165,6 @@ impl RoundJob {
         let (shared_dir, id) = (job.shared_dir(), job.file.id());
         shared_dir
             .put_plan(id, term, &plan.encode(id))
-            .and_then(|()| shared_dir.touch(id))
             .map_err(job.shared_dir_error())
     }
 
@@ -309,7 +308,6 @@ impl RoundJob {
         };
         shared_dir
             .put_base(id, plan.term, &base.encode(id))
-            .and_then(|()| shared_dir.touch(id))
             .map_err(job.shared_dir_error())?;
         Ok(Some(Finished { version }))
     }

@@ -170,8 +170,8 @@ impl Store {
         NodeId(self.id)
     }
 
-    /// Where this copy of the store is; see `sharing::shared_dir::SharedDir::join_with`. Empty once the
-    /// store is closed.
+    /// Where this copy of the store is, as its node's record says it (`Standing::home`). Empty once
+    /// the store is closed.
     pub fn home(&self) -> String {
         let lock = self.lock.lock();
         lock.as_ref().map_or(String::new(), lock::Lock::place)

@@ -153,11 +153,6 @@ impl BatchBuilder {
         FIXED + OPEN + self.encoded + self.tables.inline.len()
     }
 
-    /// How many bytes the batch itself will hold.
-    pub fn inline_len(&self) -> usize {
-        self.tables.inline.len()
-    }
-
     pub fn push(&mut self, range: ByteRange, piece: Piece) -> Result<(), BuildError> {
         if range.is_empty() {
             return Ok(());

@@ -67,7 +67,8 @@ impl Lease {
         (self.clock)()
     }
 
-    /// Extends the lease after a heartbeat that succeeded.
+    /// Extends the lease after a heartbeat that succeeded. A heartbeat that succeeds too late begins a
+    /// new tenure: what was held before stays lost.
     pub fn extend(&self, began: Duration) {
         let now = self.now();
         let mut last = self.last.lock();
@@ -77,6 +78,7 @@ impl Lease {
         last.began = Some(began);
     }
 
+    /// Ends the lease at once, because this node leaves.
     pub fn end(&self) {
         self.last.lock().began = None;
     }
@@ -85,14 +87,15 @@ impl Lease {
         now.saturating_sub(began) < self.length / 2
     }
 
-    /// The present tenure, or `None` if the lease does not hold: less than half of the lease has
-    /// passed since the last successful heartbeat began.
+    /// The present tenure, or `None` if the lease does not hold.
     pub fn tenure(&self) -> Option<Tenure> {
         let last = self.last.lock();
         let is_held = self.is_recent(last.began?, self.now());
         is_held.then_some(Tenure(last.tenure))
     }
 
+    /// While this is true, no other node can take this node for dead: less than half of the lease has
+    /// passed since the last successful heartbeat began.
     pub fn is_held(&self) -> bool {
         self.tenure().is_some()
     }

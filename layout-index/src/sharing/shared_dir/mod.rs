@@ -6,7 +6,7 @@
 //!
 //! [`SharedDir`] owns the parts, each of which knows one thing: [`Membership`] which nodes are alive,
 //! [`Terms`] and [`Domains`] what this node may write of a canonical file, [`FileWriter`] how long a
-//! write may take. They share the held directories (`roots`, `dirs`).
+//! write may take. The first three share the held directories (`roots`, `dirs`).
 //!
 //! # Writers
 //!

@@ -1,5 +1,5 @@
-//! The directories that everything in the shared directory is in: each is opened once, checked, and
-//! held.
+//! The directories that everything in the shared directory is in. Most are opened once, checked, and
+//! held; those of locks are opened and checked for each call.
 //!
 //! A directory is used only if it belongs to the user that owns the daemon's own files and no other
 //! user may write to it.

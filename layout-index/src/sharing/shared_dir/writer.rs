@@ -112,8 +112,8 @@ impl Drop for OngoingWrite {
     }
 }
 
-/// Writes the bytes of this node's files in the shared directory. At any moment a layout has at most
-/// one ongoing write, whose file is not removed before it has come back.
+/// Writes the bytes of this node's files in the shared directory. Callers see to it that a layout has
+/// at most one ongoing write at any moment, and that its file is not removed before that comes back.
 pub struct FileWriter {
     me: Owner,
     /// Puts new files on targets, so that waiting for writes to them is bounded.

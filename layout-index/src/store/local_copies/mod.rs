@@ -260,13 +260,6 @@ impl LocalCopies {
         }
     }
 
-    /// As [`LocalCopies::save`], if the file has a copy.
-    pub fn save_of(&self, id: FileId) {
-        if let Some(copy) = self.get(id) {
-            self.save(&copy);
-        }
-    }
-
     pub fn drop_copy(&self, copy: &Arc<Copy>) {
         self.remove(copy);
     }

@@ -135,7 +135,7 @@ fn a_heartbeat_counts_from_when_it_began() {
         now
     });
     let a = bench.join(owner(1, 1), "a", LEASE, clock);
-    // The heartbeat began at 0 and record_heartbeat at 1/8; the lease is checked at 2/8 and 3/8, and is
+    // The heartbeat began at 0 and succeeded at 1/8; the lease is checked at 2/8 and 3/8, and is
     // over at 4/8.
     assert!(a.membership.lease.is_held() && a.membership.lease.is_held());
     assert!(!a.membership.lease.is_held());
