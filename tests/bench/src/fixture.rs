@@ -11,10 +11,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// What Forebay is compared with besides the plain directory, as a program.
+pub enum Baseline {
+    Minimal(PathBuf),
+    /// Another build of Forebay, mounted with a store and a backing of its own.
+    Forebay(PathBuf),
+}
+
+enum Running {
+    Minimal(Child),
+    Forebay(PathBuf),
+}
+
 pub struct Fixture {
     dir: tempfile::TempDir,
     forebay: PathBuf,
-    minimal: Child,
+    baseline: Running,
     left: Left,
 }
 
@@ -45,12 +57,37 @@ fn forebay(program: &Path, log: &Path, args: &[&std::ffi::OsStr]) -> io::Result<
     )))
 }
 
+fn start_minimal(program: &Path, path: &Path) -> io::Result<Child> {
+    Command::new(program)
+        .arg(path.join("minimal"))
+        .arg("--log")
+        .arg(path.join("minimal.log"))
+        .arg("--through")
+        .arg(path.join("backing"))
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", program.display())))
+}
+
+fn mount(program: &Path, path: &Path, at: &Path, store: &str, backing: &str) -> io::Result<()> {
+    forebay(
+        program,
+        &path.join("mount.out"),
+        &[
+            "mount".as_ref(),
+            at.as_os_str(),
+            "--store".as_ref(),
+            path.join(store).as_os_str(),
+            "--backing".as_ref(),
+            path.join(backing).as_os_str(),
+            "--config".as_ref(),
+            path.join("forebay.toml").as_os_str(),
+        ],
+    )
+}
+
 impl Fixture {
-    pub fn start(
-        parent: &Path,
-        forebay_program: &Path,
-        minimal_program: &Path,
-    ) -> io::Result<Self> {
+    pub fn start(parent: &Path, forebay_program: &Path, baseline: Baseline) -> io::Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("forebay-bench.")
             .tempdir_in(parent)?;
@@ -62,40 +99,24 @@ impl Fixture {
         let mut left = Left::below(&path);
         left.mount(&minimal_dir);
         left.mount(&mount_dir);
-        let minimal = Command::new(minimal_program)
-            .arg(&minimal_dir)
-            .arg("--log")
-            .arg(path.join("minimal.log"))
-            .arg("--through")
-            .arg(path.join("backing"))
-            .stdin(Stdio::null())
-            .spawn()
-            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", minimal_program.display())))?;
+        // Draining is off: it would take the disk and a core from the case that is being measured.
+        std::fs::write(path.join("forebay.toml"), "drain = \"never\"\n")?;
+        let baseline = match baseline {
+            Baseline::Minimal(program) => Running::Minimal(start_minimal(&program, &path)?),
+            Baseline::Forebay(program) => {
+                std::fs::create_dir(path.join("backing-2"))?;
+                mount(&program, &path, &minimal_dir, "store-2", "backing-2")?;
+                Running::Forebay(program)
+            }
+        };
         let fixture = Fixture {
             dir,
             forebay: forebay_program.to_path_buf(),
-            minimal,
+            baseline,
             left,
         };
         mountpoint::wait_mounted(&minimal_dir, Duration::from_secs(10))?;
-
-        // Draining is off: it would take the disk and a core from the case that is being measured.
-        let config = path.join("forebay.toml");
-        std::fs::write(&config, "drain = \"never\"\n")?;
-        forebay(
-            forebay_program,
-            &path.join("mount.out"),
-            &[
-                "mount".as_ref(),
-                mount_dir.as_os_str(),
-                "--store".as_ref(),
-                path.join("store").as_os_str(),
-                "--backing".as_ref(),
-                path.join("backing").as_os_str(),
-                "--config".as_ref(),
-                config.as_os_str(),
-            ],
-        )?;
+        mount(forebay_program, &path, &mount_dir, "store", "backing")?;
         Ok(fixture)
     }
 
@@ -128,21 +149,30 @@ impl Fixture {
 
     /// Unmounts both regularly, so that an unclean end is noticed.
     pub fn stop(mut self) -> io::Result<()> {
-        let mount = self.forebay();
+        let (mount, other) = (self.forebay(), self.minimal());
+        self.umount(&self.forebay, &mount)?;
+        match &mut self.baseline {
+            Running::Forebay(program) => {
+                let program = program.clone();
+                self.umount(&program, &other)
+            }
+            Running::Minimal(child) => {
+                mountpoint::unmount(&other, false)?;
+                let status = child.wait()?;
+                status
+                    .success()
+                    .then_some(())
+                    .ok_or_else(|| io::Error::other(format!("minimal-fs ended badly: {status}")))
+            }
+        }
+    }
+
+    fn umount(&self, program: &Path, mount: &Path) -> io::Result<()> {
         forebay(
-            &self.forebay,
+            program,
             &self.dir.path().join("umount.out"),
             &["umount".as_ref(), mount.as_os_str()],
-        )?;
-        mountpoint::unmount(&self.minimal(), false)?;
-        let status = self.minimal.wait()?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(io::Error::other(format!(
-                "minimal-fs ended badly: {status}"
-            )))
-        }
+        )
     }
 }
 
@@ -151,8 +181,10 @@ impl Drop for Fixture {
         self.left.take_down();
         // After its unmount the process ends by itself, and killing it loses nothing. An error of
         // `kill` means that it has ended already.
-        if self.minimal.kill().is_ok() {
-            drop(self.minimal.wait());
+        if let Running::Minimal(child) = &mut self.baseline
+            && child.kill().is_ok()
+        {
+            drop(child.wait());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use forebay_bench::cases::{self, Options};
-use forebay_bench::fixture::Fixture;
+use forebay_bench::fixture::{Baseline, Fixture};
 use forebay_bench::report::{self, Machine};
 use forebay_bench::teardown;
 use std::io;
@@ -19,6 +19,7 @@ use std::process::ExitCode;
 ///   forebay-bench --rounds 9 --json bench.json
 ///   forebay-bench --rounds 1 --scale 0.02 --only write
 ///   forebay-bench --only write --block 4096 --rounds 15
+///   forebay-bench --only write --against old/forebay
 #[derive(Parser)]
 #[command(verbatim_doc_comment)]
 struct Cli {
@@ -44,6 +45,10 @@ struct Cli {
     /// The forebay binary; the one beside this program unless given
     #[arg(long)]
     forebay: Option<PathBuf>,
+    /// Another forebay binary, measured in place of the minimal file system: "minimal" stands for it in the
+    /// table
+    #[arg(long, value_name = "FOREBAY", requires = "only")]
+    against: Option<PathBuf>,
     /// Write every sample to this file
     #[arg(long)]
     json: Option<PathBuf>,
@@ -80,7 +85,24 @@ fn run(cli: Cli) -> io::Result<()> {
     let machine = Machine::look(&cli.dir, options.rounds, options.scale)?;
     println!("{}\n", machine.sentence());
 
-    let fixture = Fixture::start(&cli.dir, &forebay, &beside("minimal-fs"))?;
+    let baseline = match cli.against {
+        Some(_)
+            if options
+                .only
+                .as_deref()
+                .is_some_and(|only| !["write", "read undrained", "metadata"].contains(&only)) =>
+        {
+            return Err(io::Error::other(
+                "--against cannot be used with cases that drain: give --only write, \"read undrained\" or metadata",
+            ));
+        }
+        Some(program) => {
+            println!("minimal stands for {}\n", program.display());
+            Baseline::Forebay(program)
+        }
+        None => Baseline::Minimal(beside("minimal-fs")),
+    };
+    let fixture = Fixture::start(&cli.dir, &forebay, baseline)?;
     let cases = cases::run(&fixture, &options, &mut |case| {
         eprintln!("measured: {} {}", case.group, case.name);
     })?;
