@@ -48,6 +48,7 @@ MEASURES = {"places": 3, "group": "hostile"}
 SCHEDULE = {
     "holds": Suite(seconds=120),
     "sabotage": Suite(seconds=120),
+    "order": Suite(seconds=40),
     "mpiio": Suite(seconds=110, **SPINS),
     "kernels": Suite(seconds=100, **SPINS),
     "libraries": Suite(seconds=90, **SPINS),

@@ -1,7 +1,7 @@
 //! `check-protocol [--without RULE] [--threads N] [--limit STATES] [CONFIGURATION…]`: explores configurations and
 //! prints counts, and traces of the properties that are broken.
 
-use forebay_protocol::{Config, Rules, all, check_until, named};
+use forebay_protocol::{Config, Explored, Rules, all, check_until, named, order};
 use std::process::ExitCode;
 
 const USAGE: &str =
@@ -20,7 +20,9 @@ fn main() -> ExitCode {
 
 fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut configs: Vec<Config> = Vec::new();
+    let mut order_configs: Vec<order::Config> = Vec::new();
     let mut rules = Rules::default();
+    let mut order_rules = order::Rules::default();
     let mut threads = 2;
     let mut limit = None;
     while let Some(arg) = args.next() {
@@ -33,8 +35,12 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
                 all()
                     .iter()
                     .for_each(|c| println!("{:24} {}", c.name, c.about));
+                order::all()
+                    .iter()
+                    .for_each(|c| println!("{:24} {}", c.name, c.about));
                 Rules::NAMES
                     .iter()
+                    .chain(order::Rules::NAMES)
                     .for_each(|rule| println!("--without {rule}"));
                 return Ok(true);
             }
@@ -42,8 +48,11 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
                 let name = args
                     .next()
                     .ok_or("--without needs the name of a rule: see --list")?;
-                rules = Rules::without(&name)
-                    .ok_or_else(|| format!("there is no rule '{name}': see --list"))?;
+                match (Rules::without(&name), order::Rules::without(&name)) {
+                    (Some(without), _) => rules = without,
+                    (_, Some(without)) => order_rules = without,
+                    _ => return Err(format!("there is no rule '{name}': see --list")),
+                }
             }
             "--threads" => {
                 let text = args.next().ok_or("--threads needs a number")?;
@@ -53,26 +62,37 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<bool, String> {
                 let text = args.next().ok_or("--limit needs a number")?;
                 limit = Some(above_zero("--limit", &text)?);
             }
-            name => configs
-                .push(named(name).ok_or_else(|| format!("no configuration '{name}': see --list"))?),
+            name => match (named(name), order::named(name)) {
+                (Some(config), _) => configs.push(config),
+                (_, Some(config)) => order_configs.push(config),
+                _ => return Err(format!("no configuration '{name}': see --list")),
+            },
         }
     }
-    if configs.is_empty() {
-        configs = all();
+    if configs.is_empty() && order_configs.is_empty() {
+        (configs, order_configs) = (all(), order::all());
     }
     let mut passed = true;
     for mut config in configs {
         config.rules = rules;
-        let report = check_until(&config, threads, limit);
-        println!("{report}");
-        report.failures.iter().for_each(|trace| print!("{trace}"));
-        report
-            .missing
-            .iter()
-            .for_each(|name| println!("never reached: {name}"));
-        passed &= report.passed();
+        passed &= explore(&config, threads, limit);
+    }
+    for mut config in order_configs {
+        config.rules = order_rules;
+        passed &= explore(&config, threads, limit);
     }
     Ok(passed)
+}
+
+fn explore(config: &impl Explored, threads: usize, limit: Option<usize>) -> bool {
+    let report = check_until(config, threads, limit);
+    println!("{report}");
+    report.failures.iter().for_each(|trace| print!("{trace}"));
+    report
+        .missing
+        .iter()
+        .for_each(|name| println!("never reached: {name}"));
+    report.passed()
 }
 
 fn above_zero(option: &str, text: &str) -> Result<usize, String> {

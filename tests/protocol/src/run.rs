@@ -5,13 +5,26 @@ use crate::model::{Action, Step};
 use crate::state::{ScanPhase, State, Wait};
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::fmt;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
+
+/// What the checker needs of states and steps.
+pub trait Steady: Clone + fmt::Debug + PartialEq + Hash + Send + Sync {}
+
+impl<T: Clone + fmt::Debug + PartialEq + Hash + Send + Sync> Steady for T {}
+
+/// A model that is explored, and whose steps can be described in words.
+pub trait Explored:
+    Model<State: Steady, Action: Steady + Copy> + Clone + Send + Sync + 'static
+{
+    fn name(&self) -> &'static str;
+    fn describe(&self, state: &Self::State, action: &Self::Action) -> String;
+}
 
 /// The steps by which a property failed, or by which an example of it was reached.
 pub struct Trace {
     pub property: &'static str,
     pub steps: Vec<String>,
-    pub last: State,
 }
 
 impl fmt::Display for Trace {
@@ -59,12 +72,12 @@ impl fmt::Display for Report {
 }
 
 /// Explores a configuration to its end, or to the first broken property.
-pub fn check(config: &Config, threads: usize) -> Report {
+pub fn check(config: &impl Explored, threads: usize) -> Report {
     check_until(config, threads, None)
 }
 
 /// Does the same with a limit of states, which bounds a search that is expected to fail early.
-pub fn check_until(config: &Config, threads: usize, limit: Option<usize>) -> Report {
+pub fn check_until(config: &impl Explored, threads: usize, limit: Option<usize>) -> Report {
     let begin = Instant::now();
     let mut builder = config
         .clone()
@@ -87,7 +100,7 @@ pub fn check_until(config: &Config, threads: usize, limit: Option<usize>) -> Rep
         }
     }
     Report {
-        name: config.name,
+        name: config.name(),
         unique: checker.unique_state_count(),
         generated: checker.state_count(),
         depth: checker.max_depth(),
@@ -97,16 +110,25 @@ pub fn check_until(config: &Config, threads: usize, limit: Option<usize>) -> Rep
     }
 }
 
-fn trace(config: &Config, property: &'static str, path: Vec<(State, Option<Action>)>) -> Trace {
-    let last = path.last().map_or_else(State::default, |(state, _)| *state);
+fn trace<M: Explored>(
+    config: &M,
+    property: &'static str,
+    path: Vec<(M::State, Option<M::Action>)>,
+) -> Trace {
     let steps = path
         .iter()
-        .filter_map(|(state, action)| action.map(|action| label(config, state, action)))
+        .filter_map(|(state, action)| Some(config.describe(state, action.as_ref()?)))
         .collect();
-    Trace {
-        property,
-        steps,
-        last,
+    Trace { property, steps }
+}
+
+impl Explored for Config {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn describe(&self, state: &State, action: &Action) -> String {
+        label(self, state, *action)
     }
 }
 
