@@ -70,18 +70,21 @@ impl Publisher for Flusher {
     }
 
     fn drop_published(&self, file: &Arc<File>) {
-        if let Some(shared_files) = &self.engine.shared_files
-            && shared_files.peers.has_part(file)
-        {
+        let Some(shared_files) = &self.engine.shared_files else {
+            return;
+        };
+        if shared_files.peers.has_part(file) {
             shared_files.add(file, false);
             self.engine.request([file.id()]);
+        } else {
+            shared_files.remove_idle(file);
         }
     }
 
-    fn settle(&self, file: &Arc<File>, goes_on: &dyn Fn() -> bool) -> bool {
+    fn drain_published(&self, file: &Arc<File>, goes_on: &dyn Fn() -> bool) -> bool {
         let shared_files = self.engine.shared_files.as_ref();
         let patience = shared_files.map(|it| it.peers.patience(file));
-        self.settle_until(file, patience.map(|it| Instant::now() + it), goes_on)
+        self.drain_published_until(file, patience.map(|it| Instant::now() + it), goes_on)
     }
 }
 
@@ -106,8 +109,8 @@ impl Flusher {
         Ok(())
     }
 
-    /// [`Publisher::settle`] with a deadline of the caller's.
-    pub fn settle_until(
+    /// [`Publisher::drain_published`] with a deadline of the caller's.
+    pub fn drain_published_until(
         &self,
         file: &Arc<File>,
         deadline: Option<Instant>,

@@ -55,7 +55,7 @@ struct Window {
 struct Remembered(u64);
 
 impl Remembered {
-    fn take(&mut self, bytes: u64) -> bool {
+    fn try_add(&mut self, bytes: u64) -> bool {
         let before = REMEMBERED.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > MOST_OF_ALL {
             REMEMBERED.fetch_sub(bytes, Ordering::Relaxed);
@@ -99,7 +99,7 @@ pub struct Changes<'a> {
 }
 
 impl Recent {
-    pub fn keep(&self, reading: Reading, offset: u64, bytes: &[u8], asked: u64) {
+    pub fn remember(&self, reading: Reading, offset: u64, bytes: &[u8], asked: u64) {
         let mut window = self.window.lock();
         let kept = match &mut *window {
             Some(last) if last.is_followed_by(&reading, offset, bytes) => {
@@ -156,7 +156,7 @@ impl Recent {
 impl Window {
     fn new(reading: Reading, offset: u64, bytes: &[u8], asked: u64) -> Option<Window> {
         let mut size = Remembered(0);
-        if bytes.len() > MOST || !size.take(bytes.len() as u64) {
+        if bytes.len() > MOST || !size.try_add(bytes.len() as u64) {
             return None;
         }
         Some(Window {
@@ -181,7 +181,7 @@ impl Window {
 
     /// False if there is no room for more bytes.
     fn go_on(&mut self, reading: Reading, bytes: &[u8], asked: u64) -> bool {
-        if !self.size.take(bytes.len() as u64) {
+        if !self.size.try_add(bytes.len() as u64) {
             return false;
         }
         self.watch.join(reading.watch);

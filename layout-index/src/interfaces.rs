@@ -80,7 +80,7 @@ pub trait Publisher: Send + Sync {
     /// Drains everything that any node has published of the file, and what this node has not
     /// published, so that the canonical file is the whole truth. False if that took too long or
     /// `goes_on` returned false.
-    fn settle(&self, file: &Arc<File>, goes_on: &dyn Fn() -> bool) -> bool;
+    fn drain_published(&self, file: &Arc<File>, goes_on: &dyn Fn() -> bool) -> bool;
 }
 
 /// Chooses the storage targets of new files, and knows which targets answer. A file whose placement

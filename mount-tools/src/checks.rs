@@ -31,7 +31,7 @@ pub fn existing_dir(path: &Path, what: &str) -> Result<PathBuf> {
 /// be seen through the mount.
 pub fn bare_backing(path: &Path) -> Result<PathBuf> {
     let real = existing_dir(path, "the backing")?;
-    let mount = mountinfo::of(&real)
+    let mount = mountinfo::mount_of(&real)
         .map_err(|e| Failure::failed(format!("the mounts of this machine: {e}")))?;
     match mount.filter(mountinfo::Mount::is_forebay) {
         None => Ok(real),

@@ -13,7 +13,7 @@ use std::path::Path;
 /// Returns the warning for the user who mounts over `backing`, if there is one. `can_map` says whether a file
 /// there can be mapped shared: FUSE file systems refuse that if they keep nothing in the page cache.
 pub fn doubt(backing: &Path, locks: bool, can_map: &dyn Fn() -> bool) -> Option<String> {
-    let mount = mountinfo::of(backing).ok()??;
+    let mount = mountinfo::mount_of(backing).ok()??;
     let has = |option: &str| mount.options.split(',').any(|o| o == option);
     let (what, mend) = advice(&mount.fstype, &has, locks, can_map)?;
     Some(format!(

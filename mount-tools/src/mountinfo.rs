@@ -40,7 +40,7 @@ pub fn read() -> io::Result<Vec<Mount>> {
 }
 
 /// Returns the mount that `path` (a real path) is on.
-pub fn of(path: &Path) -> io::Result<Option<Mount>> {
+pub fn mount_of(path: &Path) -> io::Result<Option<Mount>> {
     Ok(pick(read()?, path))
 }
 
@@ -209,7 +209,7 @@ broken line\n";
 
     #[test]
     fn this_machine_has_a_root() {
-        let root = of(Path::new("/")).unwrap().unwrap();
+        let root = mount_of(Path::new("/")).unwrap().unwrap();
         assert_eq!(root.point, Path::new("/"));
         assert!(!forebay_at(Path::new("/")).unwrap());
     }

@@ -78,11 +78,11 @@ fn the_holder_is_named() {
         let holder = Worker::start(&a.path("f"), How::Posix, (10, 5));
         holder.expect_line("got");
         let (here, there) = (open_rw(a.path("f")), open_rw(b.path("f")));
-        let found = get_lock(&here, libc::F_WRLCK).expect("somebody is in the way");
+        let found = get_lock(&here, libc::F_WRLCK).expect("another lock is in the way");
         assert_eq!((found.l_start, found.l_len), (10, 5));
         assert_eq!(i32::from(found.l_type), libc::F_WRLCK);
         assert_eq!(found.l_pid, holder.pid());
-        let found = get_lock(&there, libc::F_RDLCK).expect("somebody is in the way");
+        let found = get_lock(&there, libc::F_RDLCK).expect("another lock is in the way");
         assert_eq!((found.l_start, found.l_len, found.l_pid), (10, 5, 0));
         holder.end();
         assert!(get_lock(&there, libc::F_WRLCK).is_none());

@@ -299,7 +299,7 @@ fn beside_a_node_that_lives() {
         !shared.layouts_of(&shared.id_of("lives")).is_empty(),
         "what it has published is still its own"
     );
-    assert!(get(shared.canonical("own")) != own, "nobody asked for it");
+    assert!(get(shared.canonical("own")) != own, "no request was for it");
     assert_same("own", &read_on(&b, "own"), &own);
     sys::close(file).expect("close");
     assert_same("open", &read_on(&b, "open"), &open);

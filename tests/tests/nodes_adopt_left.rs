@@ -117,7 +117,7 @@ fn what_was_moved_and_not_published_is_not_lost() {
         // `go_on` is moved here, so that it is dropped also if something fails below.
         let go_on = go_on;
         let closed = told.recv_timeout(LONG).expect("it came to its close");
-        closed.expect_err("nobody could be told of the rest");
+        closed.expect_err("no other node could be told of the rest");
         let status = a.status();
         assert_eq!(status.in_log(), 0, "it was moved all the same");
         let all = first.len() + second.len();

@@ -286,7 +286,7 @@ fn a_daemon_that_is_killed_while_pages_are_dropped_ends() {
     let turns: Vec<File> = dir
         .map(|entry| open_rw(entry.expect("list").path()))
         .collect();
-    assert!(!turns.is_empty(), "nobody has taken a turn");
+    assert!(!turns.is_empty(), "no node has taken a turn");
     for turn in &turns {
         let first_page = (0, 4096);
         fcntl(turn, libc::F_OFD_SETLK, libc::F_WRLCK, first_page).expect("lock");

@@ -126,14 +126,17 @@ fn the_end_of_a_file_that_several_open_at_once() {
                     let end = file.seek(SeekFrom::End(0)).expect("seek");
                     // A thread that stops here would leave the others waiting.
                     if end != (NODES * EACH * 1000) as u64 {
-                        wrong.lock().expect("nobody panics").push((round, i, end));
+                        wrong
+                            .lock()
+                            .expect("no thread panics")
+                            .push((round, i, end));
                     }
                     all.wait();
                 }
             });
         }
     });
-    let wrong = wrong.into_inner().expect("nobody panics");
+    let wrong = wrong.into_inner().expect("no thread panics");
     assert!(wrong.is_empty(), "round, thread and end: {wrong:?}");
     cluster.finish();
 }

@@ -251,7 +251,7 @@ fn what_is_published_and_what_is_announced() {
 
     a.kill();
     b.kill();
-    until("nobody was heard of for a lease", || {
+    until("no heartbeat for a lease", || {
         let report = in_json(&login, &shared);
         let ago = |name: &str| node(&report, name)["heard_seconds_ago"].as_f64();
         ago("a") > Some(3.0) && ago("beta") > Some(3.0)

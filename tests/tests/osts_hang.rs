@@ -226,7 +226,7 @@ fn a_layout_on_a_hanging_ost_holds_up_no_drain() {
         assert_eq!(code(&out), OK, "{name}: {out:?}");
         lustre.has_all(name, &want);
     }
-    assert_ne!(lustre.layouts_on(BROKEN), 0, "nobody hung in writing");
+    assert_ne!(lustre.layouts_on(BROKEN), 0, "no write hung");
     lustre.fail(BROKEN, Failure::None);
     lustre.until("what was written late has removed itself", |_| {
         lustre.layouts_on(BROKEN) == 0

@@ -302,7 +302,7 @@ fn close_and_fsync_of_single_files() {
     let local = open_rw(mount.path("local/f"));
     sys::write_all_at(&local, &data, 0).expect("write");
     local.sync_all().expect("fsync");
-    assert_eq!(subfiles(), published, "fsync = local tells nobody");
+    assert_eq!(subfiles(), published, "fsync = local tells no other node");
     let told = open_rw(mount.path("told"));
     sys::write_all_at(&told, &data, 0).expect("write");
     told.sync_all().expect("fsync");

@@ -164,7 +164,7 @@ fn access_follows_rights() {
         fs::set_permissions(mount.path("f"), fs::Permissions::from_mode(0o640)).expect("chmod");
         access(&mount.path("f"), AccessFlags::R_OK | AccessFlags::W_OK).expect("root may");
         let denied = access(&mount.path("f"), AccessFlags::X_OK);
-        assert_eq!(denied, Err(nix::Error::EACCES), "nobody may execute it");
+        assert_eq!(denied, Err(nix::Error::EACCES), "no user may execute it");
         let alice = as_user(ALICE, &[], || access(&mount.path("f"), AccessFlags::R_OK));
         assert_eq!(alice, Err(nix::Error::EACCES));
     });

@@ -20,7 +20,7 @@ pub(super) struct Limits {
 impl Limits {
     /// `descriptors` is how many the process may have open. Some are reserved for the store, the drain and
     /// files that a request opens for a moment.
-    pub fn of(descriptors: usize) -> Self {
+    pub fn for_process(descriptors: usize) -> Self {
         let kept = (descriptors / 2).min(4096);
         let nodes = descriptors - kept;
         Self {
@@ -37,7 +37,7 @@ impl Limits {
 pub(super) struct Shares(HashMap<u32, usize>);
 
 impl Shares {
-    pub fn of(&self, uid: u32) -> usize {
+    pub fn held_by(&self, uid: u32) -> usize {
         self.0.get(&uid).copied().unwrap_or(0)
     }
 
@@ -47,7 +47,7 @@ impl Shares {
         if is_trusted(uid) {
             return None;
         }
-        let others = in_use.saturating_sub(self.of(uid));
+        let others = in_use.saturating_sub(self.held_by(uid));
         Some(users.saturating_sub(others).div_ceil(2))
     }
 
@@ -55,14 +55,14 @@ impl Shares {
     /// `users` that all users share.
     pub fn allow(&self, uid: u32, in_use: usize, most: usize, users: usize) -> bool {
         let share = self.most(uid, in_use, users);
-        in_use < most && share.is_none_or(|share| self.of(uid) < share)
+        in_use < most && share.is_none_or(|share| self.held_by(uid) < share)
     }
 
-    pub fn take(&mut self, uid: u32) {
+    pub fn add(&mut self, uid: u32) {
         *self.0.entry(uid).or_default() += 1;
     }
 
-    pub fn give(&mut self, uid: u32) {
+    pub fn remove(&mut self, uid: u32) {
         if let Some(count) = self.0.get_mut(&uid) {
             *count -= 1;
             if *count == 0 {
@@ -83,7 +83,7 @@ mod tests {
     /// Gives `uid` as many descriptors as it can have.
     fn fill(shares: &mut Shares, uid: u32, in_use: &mut usize, most: usize, users: usize) {
         while shares.allow(uid, *in_use, most, users) {
-            shares.take(uid);
+            shares.add(uid);
             *in_use += 1;
         }
     }
@@ -95,7 +95,7 @@ mod tests {
         let mut in_use = 0;
         for (uid, want) in [(1000, 350), (1001, 175), (1002, 88)] {
             fill(&mut shares, uid, &mut in_use, 800, 700);
-            assert_eq!(shares.of(uid), want);
+            assert_eq!(shares.held_by(uid), want);
         }
         assert!(shares.allow(0, in_use, 800, 700));
         // Now the users take descriptors in turns, one each.
@@ -105,13 +105,13 @@ mod tests {
         while let Some(uid) = users
             .iter()
             .filter(|uid| shares.allow(**uid, in_use, 800, 700))
-            .min_by_key(|uid| shares.of(**uid))
+            .min_by_key(|uid| shares.held_by(**uid))
         {
-            shares.take(*uid);
+            shares.add(*uid);
             in_use += 1;
         }
         for uid in users {
-            assert_eq!(shares.of(uid), 100, "of seven parts");
+            assert_eq!(shares.held_by(uid), 100, "of seven parts");
         }
         assert!(shares.allow(1006, in_use, 800, 700), "one more finds one");
         fill(&mut shares, 0, &mut in_use, 800, 700);
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn handles_leave_nodes_to_root() {
         for descriptors in [64, 1024, 8192, 20_000, 1 << 20] {
-            let limits = Limits::of(descriptors);
+            let limits = Limits::for_process(descriptors);
             let mut shares = Shares::default();
             let mut in_use = 0;
             for uid in 1000..1100 {

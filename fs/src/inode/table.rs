@@ -111,7 +111,7 @@ impl Inner {
     /// how many that should be reduced.
     fn shortage(&self, uid: u32) -> Option<(Option<u32>, usize, usize)> {
         let (all, most) = (self.in_use(), self.limits.nodes);
-        let own = self.shares.of(uid);
+        let own = self.shares.held_by(uid);
         let share = self.shares.most(uid, all, self.limits.users);
         match share {
             _ if all >= most - most / 4 => Some((None, all, most / 2)),
@@ -128,7 +128,7 @@ impl Inner {
         }
         let entry = self.nodes.remove(&node)?;
         self.by_id.remove(&entry.inode.id);
-        self.shares.give(entry.uid);
+        self.shares.remove(entry.uid);
         Some(entry.inode)
     }
 }
@@ -158,7 +158,7 @@ impl InodeTable {
                 spare: SPARE,
                 handles: 0,
                 shares: Shares::default(),
-                limits: Limits::of(descriptors),
+                limits: Limits::for_process(descriptors),
                 reopens,
                 clock: 0,
                 asked: HashMap::new(),
@@ -167,7 +167,7 @@ impl InodeTable {
     }
 
     pub fn set_descriptors(&self, descriptors: usize) {
-        self.inner.lock().limits = Limits::of(descriptors);
+        self.inner.lock().limits = Limits::for_process(descriptors);
     }
 
     /// True if a new node of this user would be accepted now.
@@ -216,7 +216,7 @@ impl InodeTable {
         if !inner.allows(uid, inner.limits.nodes) {
             return None;
         }
-        inner.shares.take(uid);
+        inner.shares.add(uid);
         let node = match it.id.ino {
             0 | ROOT => None,
             ino => (ino < SPARE && !inner.nodes.contains_key(&ino)).then_some(ino),
@@ -287,7 +287,7 @@ impl InodeTable {
         let inner = self.inner.lock();
         let (all, most) = (inner.in_use(), inner.limits.nodes);
         let share = inner.shares.most(uid, all, inner.limits.users);
-        let of_user = share.map_or(0.0, |share| scarcity(inner.shares.of(uid), share));
+        let of_user = share.map_or(0.0, |share| scarcity(inner.shares.held_by(uid), share));
         LONGEST_DELAY.mul_f64(scarcity(all, most).max(of_user).powi(2))
     }
 
@@ -308,7 +308,7 @@ impl InodeTable {
         }
         entry.handles += 1;
         inner.handles += 1;
-        inner.shares.take(uid);
+        inner.shares.add(uid);
         Ok(())
     }
 
@@ -346,7 +346,7 @@ impl InodeTable {
                 entry.inode.keep_attributes();
             }
             inner.handles -= 1;
-            inner.shares.give(uid);
+            inner.shares.remove(uid);
         }
         inner.reap(node)
     }

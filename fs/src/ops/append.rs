@@ -22,7 +22,7 @@
 
 use super::Overlay;
 use super::data::may_have;
-use super::nodes::{Others, look};
+use super::nodes::{Others, stat_canonical};
 use crate::backing::ofd::LockKind;
 use crate::backing::sys;
 use crate::errno::{FsError, Result};
@@ -124,7 +124,7 @@ impl Overlay {
         durable: bool,
     ) -> Result<()> {
         let (inode, file) = (&handle.inode, &handle.file);
-        let ask = || look(inode.fd());
+        let ask = || stat_canonical(inode.fd());
         let turn = others.peers.append_turn(file, &ask)?;
         if handle.coherent {
             let _all = self.take_turn(others, inode, file, ByteRange::ALL, LockKind::Exclusive)?;
@@ -154,7 +154,7 @@ impl Overlay {
 
     fn put_at_end(&self, handle: &Handle, data: &[u8]) -> Result<()> {
         if !self.absorbs(handle) {
-            self.settle(&handle.file)?;
+            self.drain_published(&handle.file)?;
         }
         let end = self.end_of(&handle.file, handle.canonical.fd())?;
         if !may_have(handle, end, data.len()) {

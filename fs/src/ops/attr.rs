@@ -87,14 +87,14 @@ impl Overlay {
 
     /// Subfiles belong to the owner of their file, and other nodes refuse subfiles of another owner. So
     /// before a file gets another owner, the data in its subfiles is moved to the canonical file.
-    fn settle_for(&self, inode: &Inode, uid: u32) -> Result<()> {
+    fn drain_published_for(&self, inode: &Inode, uid: u32) -> Result<()> {
         let others = self.others.as_ref().filter(|_| inode.is_file());
         if others.is_none() || sys::stat(inode.fd())?.uid == uid {
             return Ok(());
         }
         let file = self.store().file(inode.id);
         self.refresh(inode, &file, Wait::ForOthers)?;
-        self.settle(&file)
+        self.drain_published(&file)
     }
 
     /// Changes of size and time are made while no write is under way and no dirty period can begin or end:
@@ -116,7 +116,7 @@ impl Overlay {
             });
         }
         if let Some(uid) = set.uid {
-            self.settle_for(&inode, uid)?;
+            self.drain_published_for(&inode, uid)?;
         }
         if inode.is_file() && (set.size.is_some() || set.mtime.is_some()) {
             let file = self.store().file(inode.id);

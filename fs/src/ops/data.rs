@@ -180,7 +180,7 @@ impl Overlay {
         let mut patience = Patience::new(self.patience(&handle.file));
         loop {
             if handle.file.has_published() {
-                self.settle(&handle.file)?;
+                self.drain_published(&handle.file)?;
             }
             match handle.file.write_through(&handle.canonical, offset, data) {
                 Err(StoreError::NotAlone) => patience.pause()?,
@@ -319,7 +319,9 @@ impl Overlay {
         }
         let reading = Reading::begin(file, range);
         let len = self.read_range(handle, range, buf)?;
-        handle.recent.keep(reading, offset, &buf[..len], range.end);
+        handle
+            .recent
+            .remember(reading, offset, &buf[..len], range.end);
         Ok(len)
     }
 

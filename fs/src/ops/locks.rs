@@ -195,7 +195,7 @@ impl Overlay {
         } else {
             Ok(())
         };
-        let Some(before) = user.take(piece)? else {
+        let Some(before) = user.try_lock(piece)? else {
             return Ok(false);
         };
         // A release first removes the handle and then looks for its locks: either the release finds this
@@ -238,7 +238,10 @@ impl Overlay {
 
     /// Called when the open file is closed, and removed from the table of handles.
     pub(super) fn drop_locks_of_handle(&self, handle: &Handle) -> Result<()> {
-        let owners = self.locks.table.through(handle.inode.node, handle.fh);
+        let owners = self
+            .locks
+            .table
+            .locks_of_handle(handle.inode.node, handle.fh);
         if owners.is_empty() {
             return Ok(());
         }

@@ -375,7 +375,7 @@ impl Overlay {
 pub struct Unreferenced(Arc<Inode>);
 
 /// The directory, name and identity of an operation, checked in one place.
-struct At {
+struct EntryAt {
     dir: Arc<Inode>,
     name: Name,
     creds: Creds,
@@ -383,8 +383,8 @@ struct At {
 
 impl Overlay {
     /// For operations that make or remove `name`: reserved names are refused.
-    fn at(&self, caller: &Caller, parent: u64, name: &std::ffi::OsStr) -> Result<At> {
-        Ok(At {
+    fn entry_at(&self, caller: &Caller, parent: u64, name: &std::ffi::OsStr) -> Result<EntryAt> {
+        Ok(EntryAt {
             name: Name::parse(name)?.allowed()?,
             dir: self.directory(parent)?,
             creds: Creds::of(caller),

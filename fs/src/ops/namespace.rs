@@ -4,7 +4,7 @@
 //! the kernel's last lookup are gone: until then an open that was under way when the name was removed may
 //! still arrive, and must find the bytes.
 
-use super::{At, Overlay, Unreferenced};
+use super::{EntryAt, Overlay, Unreferenced};
 use crate::backing::canonical::seems_gone;
 use crate::backing::creds::with_umask;
 use crate::backing::identity::Identified;
@@ -71,8 +71,12 @@ impl Overlay {
     }
 
     /// Makes the name as the caller, and looks it up.
-    fn make(&self, at: At, make: impl FnOnce(&Inode, &CStr) -> io::Result<()>) -> Result<Entry> {
-        let At { dir, name, creds } = at;
+    fn make(
+        &self,
+        at: EntryAt,
+        make: impl FnOnce(&Inode, &CStr) -> io::Result<()>,
+    ) -> Result<Entry> {
+        let EntryAt { dir, name, creds } = at;
         self.need_room(creds.uid)?;
         let made = {
             let _as_caller = creds.enter()?;
@@ -90,7 +94,7 @@ impl Overlay {
         mode: u32,
         umask: u32,
     ) -> Result<Entry> {
-        self.make(self.at(caller, parent, name)?, |dir, name| {
+        self.make(self.entry_at(caller, parent, name)?, |dir, name| {
             with_umask(umask, mode & 0o7777, |mode| {
                 sys::mkdir(dir.fd(), name, mode)
             })
@@ -109,7 +113,7 @@ impl Overlay {
         umask: u32,
         rdev: u64,
     ) -> Result<Entry> {
-        let at = self.at(caller, parent, name)?;
+        let at = self.entry_at(caller, parent, name)?;
         let (dir, uid) = (at.dir.clone(), at.creds.uid);
         let entry = self.make(at, |dir, name| {
             with_umask(umask, mode, |mode| sys::mknod(dir.fd(), name, mode, rdev))
@@ -129,7 +133,7 @@ impl Overlay {
     ) -> Result<Entry> {
         let target = CString::new(target)
             .map_err(|_| FsError::Invalid("a link's target must not hold a zero byte"))?;
-        self.make(self.at(caller, parent, name)?, |dir, name| {
+        self.make(self.entry_at(caller, parent, name)?, |dir, name| {
             sys::symlink(&target, dir.fd(), name)
         })
     }
@@ -143,22 +147,22 @@ impl Overlay {
 
     pub fn link(&self, caller: &Caller, node: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         let inode = self.inode(node)?;
-        self.make(self.at(caller, parent, name)?, |dir, name| {
+        self.make(self.entry_at(caller, parent, name)?, |dir, name| {
             let file = Some((inode.id, inode.fd()));
             self.bytes_untouched(file, || sys::link(inode.fd(), dir.fd(), name))
         })
     }
 
     pub fn unlink(&self, caller: &Caller, parent: u64, name: &OsStr) -> Result<()> {
-        self.remove(self.at(caller, parent, name)?, 0)
+        self.remove(self.entry_at(caller, parent, name)?, 0)
     }
 
     pub fn rmdir(&self, caller: &Caller, parent: u64, name: &OsStr) -> Result<()> {
-        self.remove(self.at(caller, parent, name)?, libc::AT_REMOVEDIR)
+        self.remove(self.entry_at(caller, parent, name)?, libc::AT_REMOVEDIR)
     }
 
-    fn remove(&self, at: At, flags: i32) -> Result<()> {
-        let At { dir, name, creds } = at;
+    fn remove(&self, at: EntryAt, flags: i32) -> Result<()> {
+        let EntryAt { dir, name, creds } = at;
         let (victim, removed) = {
             let _as_caller = creds.enter()?;
             let victim = self.victim(&dir, &name)?;
@@ -180,7 +184,7 @@ impl Overlay {
         newname: &OsStr,
         flags: u32,
     ) -> Result<()> {
-        let from = self.at(caller, parent, name)?;
+        let from = self.entry_at(caller, parent, name)?;
         let to_name = Name::parse(newname)?.allowed()?;
         let to = self.directory(newparent)?;
         let (victim, renamed) = {

@@ -81,7 +81,7 @@ fn not_published(error: StickyError) -> FsError {
     }
 }
 
-pub(super) fn look(fd: BorrowedFd<'_>) -> std::io::Result<Canonical> {
+pub(super) fn stat_canonical(fd: BorrowedFd<'_>) -> std::io::Result<Canonical> {
     Ok(sys::stat(fd)?.into())
 }
 
@@ -97,7 +97,7 @@ impl Overlay {
         let Some(others) = &self.others else {
             return Ok(());
         };
-        let ask = || look(inode.fd());
+        let ask = || stat_canonical(inode.fd());
         others.peers.refresh(file, &ask, wait)?;
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Overlay {
     }
 
     /// Drains everything that is published. For handles that use the canonical file itself.
-    pub(super) fn settle(&self, file: &Arc<File>) -> Result<()> {
+    pub(super) fn drain_published(&self, file: &Arc<File>) -> Result<()> {
         let Some(others) = &self.others else {
             return Ok(());
         };
@@ -168,7 +168,7 @@ impl Overlay {
             return Ok(());
         }
         executor::begin_wait()?;
-        match publisher.settle(file, &executor::may_keep_waiting) {
+        match publisher.drain_published(file, &executor::may_keep_waiting) {
             true => Ok(()),
             false if !executor::may_keep_waiting() => Err(FsError::Interrupted),
             // The caller gets the error of the backing if there is one (S7.2).
@@ -216,7 +216,7 @@ impl Overlay {
         self.strip_after_writes(inode)?;
         // The drain must know of the file before a part of it is published, and is told again afterwards.
         publisher.request_publish(file);
-        others.peers.publish(file, &|| look(inode.fd()))?;
+        others.peers.publish(file, &|| stat_canonical(inode.fd()))?;
         publisher.request_publish(file);
         Ok(())
     }
@@ -309,7 +309,7 @@ impl Overlay {
         }
         self.refreshed(&handle.inode);
         if handle.passthrough.is_some() || !handle.absorbs {
-            self.settle(&handle.file)?;
+            self.drain_published(&handle.file)?;
         }
         self.tell_kernel_size(handle)?;
         self.renew_pages(handle)

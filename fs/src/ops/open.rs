@@ -23,7 +23,7 @@
 
 use super::pages::NO_HANDLE;
 use super::policy::Said;
-use super::{At, Overlay, Unreferenced};
+use super::{EntryAt, Overlay, Unreferenced};
 use crate::backing::creds::{CAP_SYS_ADMIN, with_umask};
 use crate::backing::{AsUser, Creds, sys};
 use crate::errno::{FsError, Result};
@@ -100,7 +100,7 @@ impl Overlay {
         flags: i32,
         registrar: Option<&dyn Registrar>,
     ) -> Result<(Entry, Opened)> {
-        let At { dir, name, creds } = self.at(caller, parent, name)?;
+        let EntryAt { dir, name, creds } = self.entry_at(caller, parent, name)?;
         self.need_room(caller.uid)?;
         let made = {
             let _as_caller = creds.enter()?;
@@ -197,7 +197,7 @@ impl Overlay {
         let registrar = registrar.filter(|_| !copied);
         let passthrough = self.choose_mode(&inode, &file, fd, writable, absorb, registrar);
         if passthrough.is_some() || absorb == Absorb::Off {
-            let settled = self.settle(&file);
+            let settled = self.drain_published(&file);
             settled.inspect_err(|_| self.mode_gone(&inode, caller.uid))?;
         }
         if writable {

@@ -140,7 +140,7 @@ impl Overlay {
     fn grow_through(&self, handle: &Handle, end: u64, data: &[u8]) -> Result<()> {
         // Published data of other nodes lies over the canonical file and has an end of its own.
         if handle.file.has_published() {
-            self.settle(&handle.file)?;
+            self.drain_published(&handle.file)?;
         }
         let size = match handle.file.shown() {
             Some(shown) => shown.size,

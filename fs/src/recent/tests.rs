@@ -35,7 +35,7 @@ impl Rig {
     fn read(&self, offset: u64, bytes: &[u8], asked: u64) {
         let range = ByteRange::new(offset, asked);
         let reading = Reading::begin(&self.file, range);
-        self.recent.keep(reading, offset, bytes, asked);
+        self.recent.remember(reading, offset, bytes, asked);
     }
 
     /// Returns the runs, and whether the write extends past the end.

@@ -89,7 +89,7 @@ struct Shares {
 }
 
 impl Shares {
-    fn of(capacity: usize) -> Self {
+    fn with_capacity(capacity: usize) -> Self {
         Self {
             capacity,
             taken: 0,
@@ -103,7 +103,7 @@ impl Shares {
     }
 
     /// False if the user gets no more.
-    fn take(&mut self, uid: u32) -> bool {
+    fn try_take(&mut self, uid: u32) -> bool {
         if !self.has_one_for(uid) {
             return false;
         }
@@ -148,9 +148,9 @@ impl Default for State {
         Self {
             queues: HashMap::new(),
             ready: VecDeque::new(),
-            working: std::array::from_fn(|_| Shares::of(WORKING)),
-            waiting: Shares::of(WAITING),
-            lock_waits: Shares::of(LOCK_WAITS),
+            working: std::array::from_fn(|_| Shares::with_capacity(WORKING)),
+            waiting: Shares::with_capacity(WAITING),
+            lock_waits: Shares::with_capacity(LOCK_WAITS),
             threads: 0,
             idle: 0,
         }
@@ -178,7 +178,7 @@ impl State {
             self.ready.push_back(key);
         }
         let ((class, uid), (origin, task)) = (key, first?);
-        self.working[class as usize].take(uid);
+        self.working[class as usize].try_take(uid);
         Some((class, origin, task))
     }
 
@@ -283,7 +283,7 @@ impl Executor {
         W: FnOnce(bool) -> T + Send + 'static,
         A: FnOnce(T) + Send + 'static,
     {
-        if !self.state.lock().lock_waits.take(origin.uid) {
+        if !self.state.lock().lock_waits.try_take(origin.uid) {
             return answer(wait(false));
         }
         // A thread that cannot be started would drop the task, so the task is sent to it after the start.
@@ -411,7 +411,7 @@ pub fn leave_working_slot() -> bool {
             class.name()
         );
         let mut state = current.executor.state.lock();
-        if !state.waiting.take(current.uid) {
+        if !state.waiting.try_take(current.uid) {
             return Some(None);
         }
         state.slots(current.slot).give_back(current.uid);

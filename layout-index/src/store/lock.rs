@@ -13,7 +13,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub fn take(dir: &Path) -> Result<Lock> {
+    pub fn acquire(dir: &Path) -> Result<Lock> {
         let path = dir.join("lock");
         let file = OpenOptions::new()
             .read(true)

@@ -118,7 +118,7 @@ impl Store {
     ) -> Result<(Arc<Store>, RecoveryReport)> {
         let dir = options.dir.clone();
         create_dir_if_missing(&*disk, &dir)?;
-        let lock = lock::Lock::take(&dir)?;
+        let lock = lock::Lock::acquire(&dir)?;
         let (superblock, fresh) = identity::prepare(&*disk, &options)?;
         let log_dir = dir.join("log");
         create_dir_if_missing(&*disk, &log_dir)?;

@@ -275,7 +275,7 @@ fn drain(
         let file = store.file(*id);
         let ask = || backing.stat_canonical(&file);
         match peers.refresh_now(&file, &ask) {
-            Ok(()) if flusher.settle_until(&file, Some(deadline), &|| true) => {
+            Ok(()) if flusher.drain_published_until(&file, Some(deadline), &|| true) => {
                 report.adopted.push(called.clone())
             }
             Ok(()) => {

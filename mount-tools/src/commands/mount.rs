@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub fn run(args: &MountArgs) -> Result<Code> {
     let root = nix::unistd::geteuid().is_root();
-    let there = look(args)?;
+    let there = look_at_mount_point(args)?;
     if let There::Dead(point) = &there {
         clear(point)?;
     }
@@ -77,7 +77,7 @@ enum There {
 
 /// Looks at the mount point. Must come before anything is looked up there, because a lookup in a dead mount
 /// fails.
-fn look(args: &MountArgs) -> Result<There> {
+fn look_at_mount_point(args: &MountArgs) -> Result<There> {
     let Ok(point) = mountinfo::real_point(&args.dir) else {
         // Most likely the directory is missing. Resolving the settings reports that better.
         return Ok(There::Nothing);

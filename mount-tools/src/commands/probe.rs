@@ -156,7 +156,7 @@ fn check_written(args: &ProbeArgs) -> Result<()> {
             [] => std::fs::canonicalize(dir),
             _ => std::path::absolute(dir),
         };
-        let on = mountinfo::of(&path.map_err(cannot)?).map_err(cannot)?;
+        let on = mountinfo::mount_of(&path.map_err(cannot)?).map_err(cannot)?;
         if let Some(mount) = on.filter(mountinfo::Mount::is_forebay) {
             return Err(Failure::usage(format!(
                 "{} is on the Forebay mount {1}, whose store would be measured: give a directory of the backing itself, or ask the mount with forebay probe {1}",

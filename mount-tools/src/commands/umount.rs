@@ -50,7 +50,7 @@ pub fn run(args: &UmountArgs) -> Result<Code> {
         Err(failure) if mounted => return Err(failure),
         Err(failure) => match location::find(&point) {
             // The daemon is dead, and another program has removed its mount.
-            Some(found) if client::is_gone(&found) => settle(point, Some(found)),
+            Some(found) if client::is_gone(&found) => report_left(point, Some(found)),
             Some(_) => return Err(failure),
             None => {
                 return Err(Failure::new(
@@ -120,7 +120,7 @@ fn bury(mount: PathBuf, failure: Failure) -> Result<Outcome> {
             mount.display()
         ))
     })?;
-    Ok(settle(mount, found))
+    Ok(report_left(mount, found))
 }
 
 /// Whether the daemon of the mount at `point` is gone, as the user who mounted it sees it.
@@ -130,7 +130,7 @@ pub fn is_dead(point: &Path) -> bool {
 
 /// Reads the store of a dead daemon whose mount is gone, and removes the daemon's entry from the runtime
 /// directory.
-fn settle(mount: PathBuf, found: Option<Found>) -> Outcome {
+fn report_left(mount: PathBuf, found: Option<Found>) -> Outcome {
     let left = match &found {
         Some(found) => left_of(&found.info.store, found.owner),
         None => Err("no store is known of it".to_owned()),

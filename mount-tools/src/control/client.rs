@@ -186,7 +186,7 @@ fn refused(refusal: Refusal) -> Failure {
 pub fn mount_of(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let cannot = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", path.display()));
     let real = mountinfo::real_point(path).map_err(cannot)?;
-    match mountinfo::of(&real).map_err(cannot)? {
+    match mountinfo::mount_of(&real).map_err(cannot)? {
         Some(mount) if mount.is_forebay() => {
             let below = real.strip_prefix(&mount.point).unwrap_or(Path::new(""));
             let below = below.to_path_buf();

@@ -12,7 +12,10 @@ const AT_A_TIME: usize = 8192;
 
 /// `None` is a clean file, which has no pieces here: the client knows its size. Ends early when `is_wanted`
 /// returns false, which means that the client is gone.
-pub fn of(file: Option<&File>, is_wanted: &mut dyn FnMut() -> bool) -> Result<LayoutReport> {
+pub fn report_layout(
+    file: Option<&File>,
+    is_wanted: &mut dyn FnMut() -> bool,
+) -> Result<LayoutReport> {
     let mut report = LayoutReport {
         size: 0,
         undrained: 0,

@@ -169,7 +169,7 @@ impl Lifecycle {
 
     /// Checks whether another program has unmounted the mount. Returns false when there is nothing left to
     /// watch.
-    pub fn look(&self) -> bool {
+    pub fn notice_unmount(&self) -> bool {
         match self.point.is_mounted() {
             _ if !self.is_serving() => return false,
             Ok(true) => return true,
@@ -235,7 +235,7 @@ impl Lifecycle {
     /// Lets the next daemon of this store have it. Refused while this daemon has its mount.
     pub fn hand_over(&self) -> Result<Closing, Refusal> {
         // The thread that watches the mount table may not have noticed yet that the mount is gone.
-        self.look();
+        self.notice_unmount();
         if self.is_serving() {
             let mount = self.mount.display();
             return Err(Refusal::new(Reason::Busy, format!("{mount} is mounted")));

@@ -18,7 +18,7 @@ pub fn watch(lifecycle: Arc<Lifecycle>) -> Result<()> {
     std::thread::Builder::new()
         .name("forebay-mounts".into())
         .spawn(move || {
-            while lifecycle.look() {
+            while lifecycle.notice_unmount() {
                 let mut fds = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];
                 match poll(&mut fds, PollTimeout::NONE) {
                     Ok(_) | Err(Errno::EINTR) => {}

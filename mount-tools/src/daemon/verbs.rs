@@ -265,7 +265,7 @@ impl Node {
             }
             !tell || progress(Reply::Progress(Progress::default())).is_ok()
         };
-        layout::of(file.as_deref(), &mut is_wanted)
+        layout::report_layout(file.as_deref(), &mut is_wanted)
             .map(Reply::Layout)
             .map_err(|e| Refusal::new(Reason::Failed, e.to_string()))
     }

@@ -180,7 +180,7 @@ impl Config {
                 });
                 assert!(
                     moved,
-                    "{}: the setup of node {n} waits for somebody",
+                    "{}: the setup of node {n} waits for another node",
                     self.name
                 );
             }

@@ -152,7 +152,7 @@ fn idle_files_are_the_oldest_that_nothing_holds() {
 #[test]
 fn lookups_are_held_back_when_descriptors_run_out() {
     let t = table();
-    let most = Limits::of(1000).nodes as u64;
+    let most = Limits::for_process(1000).nodes as u64;
     let delay_at = |t: &InodeTable, from: u64, in_use: u64| {
         for ino in from..in_use {
             remember(t, 1000 + ino, 1);

@@ -204,7 +204,7 @@ impl Overlay {
         if self
             .locks
             .table
-            .through(handle.inode.node, handle.fh)
+            .locks_of_handle(handle.inode.node, handle.fh)
             .is_empty()
         {
             return Ok(());

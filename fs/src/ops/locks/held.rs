@@ -102,7 +102,7 @@ impl Held {
     }
 
     /// The ranges that were locked through `fh`.
-    pub fn through(&self, fh: u64) -> impl Iterator<Item = Span> + '_ {
+    pub fn spans_of_handle(&self, fh: u64) -> impl Iterator<Item = Span> + '_ {
         self.0.iter().filter(move |p| p.fh == fh).map(|p| p.span)
     }
 }

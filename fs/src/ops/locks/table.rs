@@ -53,16 +53,16 @@ impl LockTable {
     pub fn is_held_through(&self, node: u64, fh: u64) -> bool {
         let files = self.files.lock();
         let mut slots = files.get(&node).into_iter().flat_map(|f| f.owners.values());
-        slots.any(|slot| slot.held.through(fh).next().is_some())
+        slots.any(|slot| slot.held.spans_of_handle(fh).next().is_some())
     }
 
     /// The owners that hold locks taken through `fh`, with the ranges.
-    pub fn through(&self, node: u64, fh: u64) -> Vec<(u64, Vec<Span>)> {
+    pub fn locks_of_handle(&self, node: u64, fh: u64) -> Vec<(u64, Vec<Span>)> {
         let files = self.files.lock();
         let Some(file) = files.get(&node) else {
             return vec![];
         };
-        let of = |slot: &Slot| -> Vec<Span> { slot.held.through(fh).collect() };
+        let of = |slot: &Slot| -> Vec<Span> { slot.held.spans_of_handle(fh).collect() };
         let owners = file.owners.iter().map(|(owner, slot)| (*owner, of(slot)));
         owners.filter(|(_, spans)| !spans.is_empty()).collect()
     }
@@ -226,7 +226,7 @@ impl User<'_> {
     }
 
     /// Takes `piece` and returns what was held there before; `None` if another owner has a conflicting lock.
-    pub fn take(&self, piece: Piece) -> io::Result<Option<Before>> {
+    pub fn try_lock(&self, piece: Piece) -> io::Result<Option<Before>> {
         let mut description = self.description.lock();
         let fd = description.open(&self.inode)?;
         if !ofd::set(fd, Some(piece.kind), piece.span)? {
@@ -245,7 +245,7 @@ impl User<'_> {
     pub fn restore(&self, before: &Before) -> io::Result<()> {
         before.iter().try_for_each(|(span, piece)| match piece {
             None => self.give_up(*span),
-            Some(piece) => self.take(*piece).map(drop),
+            Some(piece) => self.try_lock(*piece).map(drop),
         })
     }
 

@@ -30,7 +30,7 @@ fn a_kill_keeps_everything_acknowledged() {
         expected.check(b"baaa").is_err(),
         "an acknowledged write may not go"
     );
-    assert!(expected.check(b"bxccc").is_err(), "nobody wrote that");
+    assert!(expected.check(b"bxccc").is_err(), "no write made that");
     assert!(
         history.killed(8).check(b"baccc").is_err(),
         "acknowledged by then"

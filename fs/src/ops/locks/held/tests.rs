@@ -38,8 +38,8 @@ fn what_came_through_another_handle_stays_apart() {
     let mut held = Held::default();
     held.insert(piece(0, 9, LockKind::Shared, 1));
     held.insert(piece(10, 19, LockKind::Shared, 2));
-    assert_eq!(held.through(1).count(), 1);
-    assert_eq!(held.through(2).next().unwrap().first, 10);
+    assert_eq!(held.spans_of_handle(1).count(), 1);
+    assert_eq!(held.spans_of_handle(2).next().unwrap().first, 10);
 }
 
 /// Compares with an array of bytes after random changes.
