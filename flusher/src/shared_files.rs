@@ -65,14 +65,16 @@ impl SharedFiles {
     /// Forgets the file if there is nothing more to do for it. True if there is not.
     ///
     /// An open file without a name is idle, but what this node has published of it is dropped at its
-    /// last close, and only the `File` knows of that: it is forgotten then.
+    /// last close, and only the `File` knows of that: it is forgotten then
+    /// ([`Publisher::drop_published`](layout_index::Publisher::drop_published)). A publication of it may
+    /// be under way now, which ends with a clean file that has a part: hence the order of the checks.
     pub fn remove_idle(&self, file: &Arc<File>) -> bool {
         let mut files = self.files.lock();
         let all = files.get(&file.id()).is_some_and(|i| i.all);
         if self.has_work(file, all) {
             return false;
         }
-        if !self.peers.has_part(file) {
+        if file.is_clean() && !self.peers.has_part(file) {
             files.remove(&file.id());
         }
         true
@@ -130,11 +132,15 @@ mod tests {
         let file = store.file(id);
         file.exclusive().begin(Intro::default()).unwrap();
         file.write(0, 0, b"published").unwrap();
+        let shared_files = SharedFiles::new(peers.clone());
+        shared_files.add(&file, false);
+        file.set_nameless(true);
+        assert!(shared_files.remove_idle(&file), "there is nothing to do");
+        assert_eq!(shared_files.files().len(), 1, "it may be published now");
+        file.set_nameless(false);
+
         let canonical = || Ok(Canonical { size: 0, uid: 0 });
         assert!(peers.publish(&file, &canonical).unwrap());
-
-        let shared_files = SharedFiles::new(peers);
-        shared_files.add(&file, false);
         assert!(!shared_files.remove_idle(&file), "it has to be drained");
         file.set_nameless(true);
         assert!(shared_files.remove_idle(&file), "there is nothing to do");

@@ -65,12 +65,16 @@ impl CanonicalFiles for Overlay {
     /// file.
     fn file_clean(&self, id: FileId) {
         self.drained.fetch_add(1, Ordering::AcqRel);
-        if let Some(inode) = self.inodes.get_by_id(&id)
-            && let Err(error) = self.strip_after_writes(&inode)
+        let inode = self.inodes.get_by_id(&id);
+        if let Some(inode) = &inode
+            && let Err(error) = self.strip_after_writes(inode)
         {
             tracing::warn!(file = %id, %error, "privileges of a drained file could not be looked at");
         }
-        let is_dirty = || self.store().lookup(id).is_some_and(|f| !f.is_settled());
+        let is_dirty = || {
+            let unlinked = inode.as_ref().is_some_and(|inode| inode.is_unlinked());
+            !unlinked && self.store().lookup(id).is_some_and(|f| !f.is_settled())
+        };
         if let Some(gone) = self.inodes.keep_while(&id, is_dirty) {
             self.let_go(Unreferenced(gone));
         }

@@ -152,6 +152,21 @@ fn removed_data_goes_with_the_last_reference() {
     assert!(w.fs.inode(node).is_err());
 }
 
+/// S1.5: a job of the drain that meets a removed file, after its last close, does not keep it.
+#[test]
+fn removed_data_goes_although_the_drain_had_a_job_for_it() {
+    let w = world();
+    let (node, fh) = w.create("f");
+    w.write(fh, 0, b"secret");
+    let file = w.store_file(node);
+    w.fs.unlink(&me(), ROOT, os("f")).unwrap();
+    w.fs.release(fh).unwrap();
+    w.fs.file_clean(file.id());
+    let gone = w.fs.forget(node, 1).expect("the last reference");
+    w.fs.let_go(gone);
+    assert_eq!(w.fs.store.totals().undrained, 0);
+}
+
 #[test]
 fn an_open_that_was_under_way_finds_the_bytes() {
     let w = world();
