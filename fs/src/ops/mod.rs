@@ -36,6 +36,7 @@ mod nodes;
 mod open;
 mod pages;
 mod policy;
+mod removals;
 mod sync;
 mod unchanged;
 mod xattr;
@@ -117,6 +118,7 @@ pub struct Overlay {
     page_drop: OnceLock<Box<dyn pages::PageDrop>>,
     refused: append::Refused,
     forgotten: export::Forgotten,
+    removals: removals::Removals,
     /// Number of files that the drain has made clean; see `admit_at`.
     drained: AtomicU64,
     told_of_descriptors: AtomicBool,
@@ -157,6 +159,7 @@ impl Overlay {
             page_drop: OnceLock::new(),
             refused: append::Refused::default(),
             forgotten: export::Forgotten::default(),
+            removals: removals::Removals::default(),
             drained: AtomicU64::new(0),
             told_of_descriptors: AtomicBool::new(false),
         })

@@ -4,6 +4,7 @@
 //! the kernel's last lookup are gone: until then an open that was under way when the name was removed may
 //! still arrive, and must find the bytes.
 
+use super::removals::Removal;
 use super::{EntryAt, Overlay, Unreferenced};
 use crate::backing::canonical::seems_gone;
 use crate::backing::creds::with_umask;
@@ -19,6 +20,13 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Maximum number of nested directories, all of them removed and made again, that `successor` goes through.
 const DEEPEST: usize = 64;
+
+/// An entry that is about to lose a name.
+struct Victim<'a> {
+    fd: OwnedFd,
+    it: Identified,
+    removal: Removal<'a>,
+}
 
 impl Overlay {
     pub fn lookup(&self, caller: &Caller, parent: u64, name: &OsStr) -> Result<Entry> {
@@ -199,7 +207,7 @@ impl Overlay {
                 true => None,
                 false => self.victim(&from.dir, &from.name)?,
             };
-            let moved = moved.as_ref().map(|(fd, it)| (it.id, fd.as_fd()));
+            let moved = moved.as_ref().map(|v| (v.it.id, v.fd.as_fd()));
             let renamed = self.bytes_untouched(moved, || {
                 sys::rename(
                     from.dir.fd(),
@@ -247,8 +255,8 @@ impl Overlay {
     /// A name of `victim` was removed. If it was the last, the file's undrained data is not drained. The
     /// name is gone whatever happens here, so the caller gets no error: the drain will find the file
     /// gone and then drop the data.
-    fn name_gone(&self, victim: Option<(OwnedFd, Identified)>) {
-        let Some((fd, it)) = victim else {
+    fn name_gone(&self, victim: Option<Victim<'_>>) {
+        let Some(Victim { fd, it, removal }) = victim else {
             return;
         };
         let was_last = match sys::stat(fd.as_fd()) {
@@ -268,6 +276,7 @@ impl Overlay {
         if let Some(inode) = &inode {
             inode.set_unlinked();
         }
+        drop(removal);
         if !it.stat.is_file() {
             return;
         }
@@ -289,7 +298,7 @@ impl Overlay {
     }
 
     /// Opens and identifies the entry that is about to lose a name, if it is a regular file or a directory.
-    fn victim(&self, dir: &Inode, name: &Name) -> Result<Option<(OwnedFd, Identified)>> {
+    fn victim(&self, dir: &Inode, name: &Name) -> Result<Option<Victim<'_>>> {
         let fd = match sys::open_path(dir.fd(), name.as_c()) {
             Ok(fd) => fd,
             // There is no such entry, or it is a mount point: the operation itself returns the error for that.
@@ -300,6 +309,7 @@ impl Overlay {
         };
         let it = self.backing.identify(fd.as_fd())?;
         let counts = it.stat.is_file() || it.stat.is_dir();
-        Ok(counts.then_some((fd, it)))
+        let removal = self.removals.begin(it.id);
+        Ok(counts.then_some(Victim { fd, it, removal }))
     }
 }

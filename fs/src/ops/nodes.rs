@@ -155,7 +155,13 @@ impl Overlay {
     /// True for a file without a name that this node has not removed. What is left of such
     /// a file is dropped (S2.6).
     pub(super) fn removed_elsewhere(&self, inode: &Inode, links: u32) -> bool {
-        links == 0 && self.others.is_some() && !inode.is_unlinked()
+        self.others.is_some() && self.lost_its_name(inode, links)
+    }
+
+    /// `links` must have been read before: a removal that was under way then has either not ended, or
+    /// is noted on the inode.
+    pub(super) fn lost_its_name(&self, inode: &Inode, links: u32) -> bool {
+        links == 0 && !self.removals.contains(&inode.id) && !inode.is_unlinked()
     }
 
     /// Drains everything that is published. For handles that use the canonical file itself.

@@ -152,6 +152,22 @@ fn removed_data_goes_with_the_last_reference() {
     assert!(w.fs.inode(node).is_err());
 }
 
+/// S1.5: while this node removes a file, the file has no name and is not marked as removed. The drain must not take it
+/// for one that another node has removed: it would drop bytes that are still read here.
+#[test]
+fn a_removal_that_is_under_way_is_this_nodes() {
+    let w = world();
+    let (node, _fh) = w.create("f");
+    let inode = w.fs.inode(node).unwrap();
+    let removal = w.fs.removals.begin(inode.id);
+    assert!(!w.fs.lost_its_name(&inode, 0));
+    drop(removal);
+    assert!(w.fs.lost_its_name(&inode, 0), "removed elsewhere");
+    w.fs.unlink(&me(), ROOT, os("f")).unwrap();
+    assert!(!w.fs.lost_its_name(&inode, 0), "noted");
+    assert!(!w.fs.removals.contains(&inode.id));
+}
+
 /// S1.5: a job of the drain that meets a removed file, after its last close, does not keep it.
 #[test]
 fn removed_data_goes_although_the_drain_had_a_job_for_it() {
